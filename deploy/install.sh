@@ -131,7 +131,7 @@ finish() {
 			[ ! -e "$old" ] || mv -f "$old" "$to/"
 		done
 		[ -e "$temporary/had" ] || rm -f "$to/sandlot"
-		say "the programs in $to are those of before"
+		say "the programs in $to are the old ones"
 	fi
 	rm -rf "$temporary"
 	exit "$1"

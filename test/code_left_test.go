@@ -273,7 +273,7 @@ func TestCodeToolsElicit(t *testing.T) {
 	id = ask(`{"method": "sampling/createMessage"}`)
 	c.awaitOutput(id, "there is no client for sampling/createMessage")
 	id = ask(`{"params": {"mode": "url", "message": "Go there", "url": "https://example.com", "elicitationId": "1"}}`)
-	c.awaitOutput(id, "cannot wait for an answer: it is no form, but of the mode url")
+	c.awaitOutput(id, "cannot wait for an answer: it is not a form, but of the mode url")
 	id = ask(`{"params": {"message": "Which?", "requestedSchema": {"properties": {"x": {"type": "object"}}}}}`)
 	c.awaitOutput(id, "it must be string, number, integer or boolean")
 	id = ask(`{"params": {"message": "Still there?"}}`)

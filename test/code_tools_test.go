@@ -195,7 +195,7 @@ func codeRuns(t *testing.T, s *server, token, home string) {
 	if !slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
 		return strings.Contains(line, `"outcome":"CANCELED"`) && strings.Contains(line, "called_by")
 	}) {
-		t.Errorf("the call that ended with its cell is no event: %s", out)
+		t.Errorf("the call that ended with its cell is not an event: %s", out)
 	}
 }
 

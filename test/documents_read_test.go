@@ -80,7 +80,7 @@ func TestDocuments(t *testing.T) {
 	}
 	for _, x := range []struct{ path, pages, want string }{
 		{"damaged.docx", "", "damaged archive"}, {"missing.pdf", "", "No such file"}, {"r.pdf", "13", "there are 12"},
-		{"r.pdf", "one", "is no range"}, {"json.py", "", "no document that can be read as text"},
+		{"r.pdf", "one", "is not a range"}, {"json.py", "", "not a document that can be read as text"},
 	} {
 		if r := read(x.path, x.pages); !r.IsError || !strings.Contains(r.All, x.want) {
 			t.Errorf("%s %s: %.300q", x.path, x.pages, r.All)

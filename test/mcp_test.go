@@ -447,7 +447,7 @@ func TestFiles(t *testing.T) {
 		t.Errorf("binary: %q", r.All)
 	}
 	if r := c.call("sandbox_read_file", args{"path": "bin", "session_id": id}); !strings.Contains(r.Text,
-		"[bin is no text: application/octet-stream, 4 bytes.") || r.Fields["text"] != nil || r.Fields["uri"] == nil {
+		"[bin is not text: application/octet-stream, 4 bytes.") || r.Fields["text"] != nil || r.Fields["uri"] == nil {
 		t.Errorf("binary, unasked: %q", r.All)
 	}
 	c.call("sandbox_write_file", args{"path": "old.txt", "content": "Y2Fm6Q==", "encoding": "base64", "session_id": id})

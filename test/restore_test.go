@@ -243,9 +243,9 @@ func TestRestoreRefused(t *testing.T) {
 		file []byte
 		want string
 	}{
-		"nothing": {nil, "no backup"}, "text": {bytes.Repeat([]byte("no database "), 10000), "no SQLite file"},
+		"nothing": {nil, "not a backup"}, "text": {bytes.Repeat([]byte("no database "), 10000), "no SQLite file"},
 		"a half": {good[:len(good)/2], "damaged"}, "all but a byte": {good[:len(good)-1], "damaged"},
-		"of another program": {foreign, "no backup"}, "of a newer Sandlot": {newer, "newer Sandlot"},
+		"of another program": {foreign, "not a backup"}, "of a newer Sandlot": {newer, "newer Sandlot"},
 		"damaged pages": {flipped, ""}, "a header": {good[:100], "damaged"},
 	} {
 		status, answer := s.sendBackup(operator, test.file)

@@ -219,7 +219,7 @@ func packState(t *testing.T, state string) []byte {
 			return to.WriteHeader(&header)
 		}
 		if !e.Type().IsRegular() {
-			t.Errorf("%s is no file", name)
+			t.Errorf("%s is not a file", name)
 			return nil
 		}
 		data, err := os.ReadFile(path)

@@ -119,7 +119,7 @@ func TestUpgrade(t *testing.T) {
 		{"half an archive", half, "did not arrive whole"},
 		{"another version", other, "and not 9.9.8"},
 		{"no sandboxes", unusable, "the programs of before are put back"},
-		{"no release", dir, "is no release"},
+		{"no release", dir, "is not a release"},
 		{"an address that anybody on the way can answer", "http://192.0.2.1/", "use https"},
 	} {
 		if _, errs, code := s.cli("upgrade", f.at, "--yes"); code != 1 || !strings.Contains(errs, f.want) {

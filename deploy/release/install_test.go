@@ -200,7 +200,7 @@ func TestInstallRefuses(t *testing.T) {
 		"not there":            {[]string{"--from", serve(t, http.NotFoundHandler())}, "", "cannot be read"},
 		"without HTTPS":        {[]string{"--from", "http://192.0.2.1/sandlot"}, "", "use https"},
 		"does not start":       {[]string{"--from", broken}, "", "does not start here"},
-		"does not start there": {[]string{"--from", choosy}, "", "are those of before"},
+		"does not start there": {[]string{"--from", choosy}, "", "are the old ones"},
 		"not its signature":    {[]string{"--from", unsigned, "--signers", signers}, "", "no signer in"},
 		"no signature":         {[]string{"--from", good, "--signers", signers}, "", "txt.sig cannot be read"},
 		"no archive":           {[]string{"--from", noArchive}, "", "no archive for linux/"},

@@ -83,7 +83,7 @@ func (m *maker) prepare(ctx context.Context, dirty bool) (err error) {
 	}
 	m.version = strings.TrimPrefix(m.version, "v")
 	if !release.IsVersion(m.version) {
-		return fmt.Errorf("%q is no version, such as 1.2.3", m.version)
+		return fmt.Errorf("%q is not a version, such as 1.2.3", m.version)
 	}
 	return nil
 }

@@ -212,7 +212,7 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, q any, expected
 	case !utf8.Valid(text):
 		err = errors.New("it is not UTF-8")
 	case text[0] != '{':
-		err = errors.New("it is no object")
+		err = errors.New("it is not an object")
 	case !json.Valid(text):
 		err = json.Unmarshal(text, &struct{}{}) // says where the mistake is
 	default:

@@ -163,7 +163,7 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 			Answers: answers[hub.SnapshotRow]("The snapshot.", nil)},
 		"GET /v1/snapshots": {Summary: "List your snapshots", Text: "There are at most 20.",
 			Answers: answers[hub.SnapshotList]("The snapshots, the oldest first.", nil)},
-		"POST /v1/snapshots/{name}/restore": {Summary: "Give a session what a snapshot has", Errors: badOrGone,
+		"POST /v1/snapshots/{name}/restore": {Summary: "Restore a snapshot into a session", Errors: badOrGone,
 			Optional: true, Request: jsonBody[restoreRequest](restoreRequest{Session: "new"}),
 			Answers: answers[hub.SnapshotRestored]("The session that has it now.", nil)},
 		"DELETE /v1/snapshots/{name}": {Summary: "Remove a snapshot", Errors: badOrGone, Answers: noContent},
@@ -222,7 +222,7 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 			Answers: answers[protocol.SecretRemoved]("It is deleted.",
 				protocol.SecretRemoved{Name: "SEARCH_KEY", UsedBy: []string{"search"}})},
 		"GET /v1/questions": {Summary: "List the questions that wait for an answer, and the stored answers",
-			Text: "Those of the principal; for an operator, those of all. Pages have first the questions, then the " +
+			Text: "The principal's own; an operator gets everybody's. Pages have first the questions, then the " +
 				"answers.", Parameters: pageParameters, Errors: badRequest,
 			Answers: answers[protocol.QuestionPage]("The questions and answers.", nil)},
 		"POST /v1/questions/{id}": {Summary: "Answer a question", Errors: badOrGone,

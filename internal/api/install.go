@@ -49,8 +49,8 @@ func (s *Server) guidance(r *http.Request) (*protocol.Guidance, error) {
 	if server.URL == "" {
 		base, ok := s.baseURL(r)
 		if !ok {
-			return nil, fault.Argument("url", "a request over the socket does not show at which URL clients "+
-				"reach this server: add ?url=http://localhost:8000/mcp")
+			return nil, fault.Argument("url", "a request over the socket does not show the URL by which "+
+				"clients reach this server: add ?url=http://localhost:8000/mcp")
 		}
 		server.URL = base + "/mcp"
 	}

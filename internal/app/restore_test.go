@@ -59,7 +59,7 @@ func TestRestoreRefusesWhatDoesNotStart(t *testing.T) {
 		"another key": {other, func(s *config.Server) { s.SecretsKey = secret.Value(strings.Repeat("1f", 32)) },
 			"opens none"},
 		"a part":  {empty[:len(empty)-1], func(*config.Server) {}, "damaged"},
-		"nothing": {nil, func(*config.Server) {}, "no backup"},
+		"nothing": {nil, func(*config.Server) {}, "not a backup"},
 	} {
 		was := c.Server
 		test.set(&c.Server)

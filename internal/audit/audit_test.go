@@ -222,7 +222,7 @@ func TestTampering(t *testing.T) {
 		"a chain of nobody":  {`UPDATE events SET chain = 7 WHERE id = 5`, "does not exist"},
 		"a moved anchor":     {`UPDATE event_chains SET anchor_hash = (SELECT hash FROM events WHERE id = 5) WHERE chain = 0`, "event 1"},
 		"a head of nothing":  {`UPDATE event_chains SET head_hash = zeroblob(32) WHERE chain = 0`, "stored head"},
-		"content of nothing": {`UPDATE events SET content = x'' WHERE id = 5`, "event 5: its content is no event"},
+		"content of nothing": {`UPDATE events SET content = x'' WHERE id = 5`, "event 5: its content is not an event"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := open(t, t.TempDir(), audit.Config{}, nil)

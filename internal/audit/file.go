@@ -171,7 +171,7 @@ func findEnd(in io.ReaderAt, size int64) (end int64, lastID uint64, err error) {
 	cut := bytes.LastIndexByte(tail, '\n')
 	if cut < 0 {
 		if from > 0 {
-			return 0, 0, fmt.Errorf("it is no file of events")
+			return 0, 0, fmt.Errorf("it is not a file of events")
 		}
 		return 0, 0, nil
 	}

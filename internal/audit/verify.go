@@ -78,7 +78,7 @@ func (v *verifier) add(r *Row) error {
 	}
 	parsed := Row{Content: r.Content}
 	if err := parsed.parse(); err != nil {
-		return broken("its content is no event: " + err.Error())
+		return broken("its content is not an event: " + err.Error())
 	}
 	if parsed.ID != r.ID || parsed.Kind != r.Kind || parsed.Principal != r.Principal || parsed.Session != r.Session ||
 		parsed.Time.UnixNano() != r.Time.UnixNano() {
@@ -173,7 +173,7 @@ func VerifyLines(in io.Reader) (Report, error) {
 		}
 		r, err := ParseLine(lines.Bytes())
 		if err != nil {
-			return Report{}, fmt.Errorf("line %d is no line of exported events: %w", number, err)
+			return Report{}, fmt.Errorf("line %d is not a line of exported events: %w", number, err)
 		}
 		if err := v.add(&r); err != nil {
 			return Report{}, fmt.Errorf("line %d: %w", number, err)

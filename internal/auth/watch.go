@@ -14,7 +14,7 @@ import (
 
 // ErrEnded is the cause of a context that was cancelled since its token is no longer valid or, without a
 // token, since a token is required now.
-var ErrEnded error = fault.New(fault.Unauthorized, "the token was revoked, or has expired, or one is required by now")
+var ErrEnded error = fault.New(fault.Unauthorized, "the token was revoked or has expired, or a token is required now")
 
 // checkInterval is the interval in which TokenWatch reads the tokens. Contexts end, and events of tokens
 // are published, at most that much later than the change of the token. A token that is created and

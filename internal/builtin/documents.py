@@ -32,7 +32,7 @@ def span(count, least=None):
         first = int(first or 1)
         last = int(last or count) if "-" in wanted else first
     except ValueError:
-        fail('the range %r is no range, such as "3", "2-5" or "4-"' % wanted)
+        fail('the range %r is not a range, such as "3", "2-5" or "4-"' % wanted)
     if first < 1 or first > max(count, 1) or last < first:
         fail("there are %d: the range %s is not in them" % (count, wanted))
     return first, min(last, count)
@@ -176,7 +176,7 @@ def kind():
         return ipynb
     if ending in (".html", ".htm", ".xhtml") or head.lstrip().lower().startswith((b"<!doctyp", b"<html")):
         return html
-    fail("it is no document that can be read as text (docx, xlsx, pptx, pdf, html, ipynb, parquet)")
+    fail("it is not a document that can be read as text (docx, xlsx, pptx, pdf, html, ipynb, parquet)")
 
 
 try:

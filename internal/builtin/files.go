@@ -56,7 +56,7 @@ type FileRead struct {
 	Size      int64  `json:"size" jsonschema:"Bytes in the whole file."`
 	Offset    int64  `json:"offset" jsonschema:"Where the returned bytes begin."`
 	Bytes     int    `json:"bytes" jsonschema:"How many were returned."`
-	Encoding  string `json:"encoding" jsonschema:"utf-8 or base64; empty: it is no text, and was not read."`
+	Encoding  string `json:"encoding" jsonschema:"utf-8 or base64; empty: it is not text, and was not read."`
 	Truncated bool   `json:"truncated" jsonschema:"Whether there is more after them."`
 	Text      string `json:"text,omitempty" jsonschema:"What was read; an image is in content alone."`
 	URI       string `json:"uri,omitempty" jsonschema:"The resource with the whole file, if there is more."`
@@ -72,7 +72,7 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 		return t.readDocument(ctx, l, c, in)
 	}
 	if in.Pages != "" {
-		return nil, fault.Argument("pages", "pages are those of a document that is read as text: add \"as\": \"text\"")
+		return nil, fault.Argument("pages", "pages are for a document that is read as text: add \"as\": \"text\"")
 	}
 	offset, binary := in.Offset, in.Encoding == "base64"
 	data, size, err := readRange(ctx, l, c.Reservation, fileRange{in.Path, offset, cmp.Or(in.Limit, fileBytes)})
@@ -113,8 +113,8 @@ func (t *Tools) readFile(ctx context.Context, c tool.Call, in readFileInput) (*t
 		if !text.is {
 			r, fields := fileResult(l, in.Path, nil, offset, size, "")
 			fields.URI, fields.Truncated = uri, false
-			r.Content = append(r.Content, tool.Text(fmt.Sprintf("[%s is no text: %s, %d bytes. Encoding \"base64\" returns its "+
-				"bytes%s; the resource is %s]", in.Path, mimeType(in.Path, data), size, asText(in.Path), uri)))
+			r.Content = append(r.Content, tool.Text(fmt.Sprintf("[%s is not text: %s, %d bytes. Encoding \"base64\" returns "+
+				"its bytes%s; the resource is %s]", in.Path, mimeType(in.Path, data), size, asText(in.Path), uri)))
 			return r, nil
 		}
 	}

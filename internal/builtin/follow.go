@@ -43,7 +43,7 @@ func parseCondition(until string) (c condition, err error) {
 		c.port = port
 	case len(until) > 2 && strings.HasPrefix(until, "/") && strings.HasSuffix(until, "/"):
 		if c.pattern, err = regexp.Compile("(?m)" + until[1:len(until)-1]); err != nil {
-			return c, fault.Argument("until", "argument \"until\" is no regular expression: %v", err).
+			return c, fault.Argument("until", "argument \"until\" is not a regular expression: %v", err).
 				With("allowed", `"exit", a port, a text, or /a regular expression/ (RE2)`)
 		}
 	default:

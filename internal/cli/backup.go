@@ -27,7 +27,7 @@ func (p *program) backup() *cobra.Command {
 	var force bool
 	c := &cobra.Command{Use: "backup FILE", Short: "Write the database to a file, also while the server runs",
 		Args: cobra.ExactArgs(1),
-		Long: `Write what the database has at this moment to a file: tokens, sessions, exposed ports, connections, events,
+		Long: `Write the database's content to a file: tokens, sessions, exposed ports, connections, events,
 and the encrypted secrets and log-ins. It can be restored into SQLite and PostgreSQL, whichever it came
 from. The files of workspaces, and the keys, are not in it.`,
 		Example: "  sandlot backup sandlot-backup.db\n  sandlot backup --force /backup/sandlot.db"}
@@ -70,11 +70,11 @@ type restored struct {
 
 func (p *program) restore() *cobra.Command {
 	c := &cobra.Command{Use: "restore FILE", Args: cobra.ExactArgs(1),
-		Short: "Replace the database's content by a backup, also while the server runs",
-		Long: `Replace everything in the database by what sandlot backup has written to a file, in one step: after an error or
-a crash the database is as it was, or as the backup. The file is checked whole first. A running server restarts within
-its process, which takes seconds; sandboxes of sessions that are in the backup go on. What was there before is stored in
-a backup in the state folder. Workspaces are not removed. With --server, the token needs the role operator.`,
+		Short: "Replace the database's content with a backup, also while the server runs",
+		Long: `Replace everything in the database with a file of sandlot backup, in one step: after an error or a crash the
+database has the old content or the new one. The whole file is checked first. A running server restarts within its
+process, which takes seconds; sandboxes of sessions in the backup keep running. The old content is stored as a
+backup in the state folder. Workspaces are not removed. With --server, the token needs the role operator.`,
 		Example: "  sandlot restore sandlot-backup.db\n  sandlot --server https://sandlot.example.com restore " +
 			"sandlot-backup.db"}
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
@@ -85,7 +85,7 @@ a backup in the state folder. Workspaces are not removed. With --server, the tok
 		if p.asJSON {
 			return p.json(done)
 		}
-		fmt.Fprintf(p.out, "The database has what %s has. What it had before is in %s.\nSecrets and log-ins need "+
+		fmt.Fprintf(p.out, "The database has the content of %s. Its old content is in %s.\nSecrets and log-ins need "+
 			"the key of the time of the backup.\n", args[0], done.Before)
 		if done.KeyFile != "" {
 			fmt.Fprintf(p.out, "It belongs into %s.\n", done.KeyFile)
@@ -122,7 +122,7 @@ func (p *program) restoreFrom(ctx context.Context, file string) (restored, error
 		return restored{}, err
 	}
 	if !st.Mode().IsRegular() {
-		return restored{}, fmt.Errorf("the backup %s is no file", file)
+		return restored{}, fmt.Errorf("the backup %s is not a file", file)
 	}
 	fmt.Fprintln(p.err, "the server checks the backup, and restarts")
 	r, err := server.Restore(ctx, f, st.Size())

@@ -40,8 +40,8 @@ func (p *program) events() *cobra.Command {
 		names[i] = string(k)
 	}
 	c := &cobra.Command{
-		Use: "events", Short: "Show who did what on the server, and with which result",
-		Long: `Show who did what, when, and with which result: calls, network connections, sessions,
+		Use: "events", Short: "Show who did what on the server, and the result",
+		Long: `Show who did what and when, and the result: calls, network connections, sessions,
 third-party MCP servers, requests for consent, tokens, and the server's own start and end.
 
 The server stores events (settings events.keep_max and events.keep_days). Without --since and

@@ -107,8 +107,8 @@ func (p *program) stop() *cobra.Command {
 		Use: "stop", Short: "Stop the server; with --sessions also sandboxes that run without it", Args: cobra.NoArgs,
 		Long: `Stop the server of the state folder and wait until it has ended. Running calls have
 half a minute to finish. Then sessions are put to sleep, which takes some seconds, and
-go on at their next use after the next start. One that cannot be written to the disk, as
-that is full, keeps running for the next server. The setting on_stop can say that sessions
+continue at their next use after the next start. A session that does not fit on the disk
+keeps running for the next server. The setting on_stop can say that sessions
 end, or that all sandboxes keep running (keep).
 
 With --sessions, sandboxes that run without a server are ended: with on_stop: keep, or

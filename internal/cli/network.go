@@ -55,7 +55,7 @@ with --server, with a token that has the role operator.`,
 			return p.sessionNetwork(cmd.Context(), "PATCH", id, change)
 		}))
 	}
-	change("allow HOST[:PORT]...", "Allow hosts for a session, beside those of the settings", cobra.MinimumNArgs(1),
+	change("allow HOST[:PORT]...", "Allow hosts for a session, beside the settings' hosts", cobra.MinimumNArgs(1),
 		func(args []string) (hub.NetworkChange, error) {
 			r, err := parseRules(args)
 			return hub.NetworkChange{Allow: r}, err

@@ -47,7 +47,7 @@ end is removed. The value is never an argument, since other users of the machine
 store them. A running MCP server gets a new value at its next start.
 
 With --host the secret is bound: no sandbox ever has its value. Programs in your sandboxes have a placeholder in
-the variable NAME, in upper case, and send that. Sandlot replaces it by the value in headers of HTTPS requests to
+the variable NAME, in upper case, and send that. Sandlot replaces it with the value in headers of HTTPS requests to
 these hosts, and nowhere else. This opens no network: the network's rules say which hosts sandboxes reach. A
 new value of a bound secret holds at once, and the hosts stay if none is given.`,
 		Example: "  sandlot secret set GITHUB_TOKEN\n  pass show github | sandlot secret set GITHUB_TOKEN\n  sandlot " +
@@ -232,8 +232,8 @@ func (p *program) secretRekey() *cobra.Command {
 	c := &cobra.Command{Use: "rekey",
 		Short: "Change the encryption key of secrets and log-ins, while no server runs", Args: cobra.NoArgs,
 		Long: `Make a new key, and encrypt the secrets and log-ins of all users with it, for instance because others may
-know the old key. The file of the key, or the key in the keyring, is replaced; where the key is in the settings (SANDLOT_SECRETS_KEY), the new one
-is in SANDLOT_SECRETS_NEW_KEY. The server of the state folder must not run. After a crash
+know the old key. The file of the key, or the key in the keyring, is replaced. Where the key is in the settings
+(SANDLOT_SECRETS_KEY), the new one is in SANDLOT_SECRETS_NEW_KEY. The server of the state folder must not run. After a crash
 the old key and its entries are there, or the new ones. A backup that has the old key and the database can
 still be decrypted.`,
 		Example: "  sandlot secret rekey"}

@@ -22,7 +22,7 @@ This uses the running server of the state folder. When none runs, it starts a se
 runs as long as this command; other commands use that server too. If it cannot start, the
 answer to each call says why.
 
-When the server ends, the calls that run fail with an error that says so. The command then
+When the server ends, running calls fail with an error that says so. The command then
 connects to the next server, or starts one when the client needs it, and the client goes on.`,
 		Example: "  sandlot stdio\n  sandlot stdio --tools search",
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -66,7 +66,7 @@ func TestGroupWritable(t *testing.T) {
 			f.Close()
 		}
 		if (err == nil) != (want == "") ||
-			err != nil && (!strings.Contains(err.Error(), "others than the server's user can write it") ||
+			err != nil && (!strings.Contains(err.Error(), "users other than the server's can write it") ||
 				!strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v", line, err)
 		}

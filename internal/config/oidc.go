@@ -57,7 +57,7 @@ func (c *Config) parseOIDC(n *yaml.Node) error {
 		for _, s := range i.Scopes {
 			unsafe := func(r rune) bool { return r <= ' ' || r == '"' || r == '\\' || r > '~' }
 			if s == "" || strings.ContainsFunc(s, unsafe) {
-				return fmt.Errorf("%s: scopes: %q is no scope", i.Issuer, s)
+				return fmt.Errorf("%s: scopes: %q is not a scope", i.Issuer, s)
 			}
 		}
 		c.Server.OIDC = append(c.Server.OIDC, i)
@@ -74,7 +74,7 @@ func (c *Config) finishOIDC() error {
 		}
 		if c.Server.PublicURL == "" {
 			return fault.New(fault.Configuration,
-				"%s: oidc: %s: it is not known for whom the issuer's tokens must be: "+
+				"%s: oidc: %s: the audience of the issuer's tokens is not known: "+
 					"set public_url, or audience of the issuer", c.File, o.Issuer)
 		}
 		o.Audience = words{c.Server.PublicURL + "/mcp", c.Server.PublicURL, c.Server.PublicURL + "/"}

@@ -39,9 +39,9 @@ func checkStateFolder(dir string) error {
 	}
 	for _, e := range entries {
 		if st, err := e.Info(); err == nil && !pathwalk.IsOwn(st) {
-			return fault.New(fault.Configuration, "others than root can write the state folder %s, and %s in it is another "+
-				"user's, who chooses then what runs as root: name another folder with --state-dir, or take this one over "+
-				"(chown -R root, chmod 700) if you know what is in it", fault.Printable(dir, 200),
+			return fault.New(fault.Configuration, "users other than root can write the state folder %s, and %s in it is "+
+				"another user's, who could choose what runs as root: name another folder with --state-dir, or take this "+
+				"one over (chown -R root, chmod 700) if you know what is in it", fault.Printable(dir, 200),
 				fault.Name(e.Name(), 100))
 		}
 	}

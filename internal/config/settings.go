@@ -190,8 +190,8 @@ func (c *Config) serverRows() []setting {
 				"and -Host count; separated by commas",
 			networks(&s.TrustedProxies)},
 		{"secrets.key_file", "", nil,
-			"a file of 32 random bytes, with which users' secrets and log-ins are stored; empty: secrets.key in the " +
-				"state folder, which is made",
+			"a file of 32 random bytes, the key that encrypts users' secrets and log-ins; empty: secrets.key in " +
+				"the state folder, which is made",
 			text(&s.SecretsKeyFile, absoluteFile)},
 		{"secrets.key", "", nil,
 			"the key itself, 32 random bytes in hexadecimal or base64, in place of a file; it is not shown",
@@ -354,7 +354,7 @@ func (c *Config) outputRows() []setting {
 		{"container_memory_limit", "", []string{"CONTAINER_MEMORY_LIMIT"},
 			"memory of the default flavor, such as 256m", text(&c.containerMemory, readMemory)},
 		{"sandbox_image", "", []string{"SANDBOX_IMAGE"},
-			"an image of which the template " + ImageTemplate + " is made, which is the default one unless " +
+			"the image of the template " + ImageTemplate + ", which is the default template unless " +
 				"default_template is set",
 			text(&c.sandboxImage, readImage)},
 		{"container_cpu_limit", "", []string{"CONTAINER_CPU_LIMIT"},
@@ -624,7 +624,7 @@ func readPackage(name string) (string, error) {
 		return "", nil
 	}
 	if !regexp.MustCompile(`^@?[A-Za-z0-9][A-Za-z0-9._/@=<>~!\[\]^-]*$`).MatchString(name) {
-		return "", fmt.Errorf("%q is no name of a package, such as pandas or pandas==2.2.3", name)
+		return "", fmt.Errorf("%q is not a name of a package, such as pandas or pandas==2.2.3", name)
 	}
 	return name, nil
 }

@@ -284,7 +284,7 @@ func (t *Template) validatePackages() error {
 	for what, list := range map[string][]string{"pip": t.Packages.Pip, "npm": t.Packages.Npm, "apt": t.Packages.Apt} {
 		for _, name := range list {
 			if !packageName().MatchString(name) {
-				return fmt.Errorf("packages: %s: %q is no package, such as numpy or numpy==2.1.0", what, name)
+				return fmt.Errorf("packages: %s: %q is not a package, such as numpy or numpy==2.1.0", what, name)
 			}
 		}
 	}

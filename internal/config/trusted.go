@@ -68,14 +68,14 @@ func (t *fileChecker) checkFolder(path string) error {
 	if private {
 		return nil
 	}
-	return fmt.Errorf("others than the server's user can write it, as they can write the folder %s%s; "+
+	return fmt.Errorf("users other than the server's can write it, as they can write the folder %s%s; "+
 		"move it to a folder of the server's user, or take the right away (chown, chmod go-w)", path,
 		inParentheses(reason))
 }
 
 func (t *fileChecker) checkFile(path string, st os.FileInfo) error {
 	if reason, private := t.privateFile(path, st); t.checkUsers && !private {
-		return fmt.Errorf("others than the server's user can write it%s; take the right away (chown, chmod go-w %s)",
+		return fmt.Errorf("users other than the server's can write it%s; take the right away (chown, chmod go-w %s)",
 			inParentheses(reason), path)
 	}
 	if t.hasVolumes && hasSecondName(path, st) {

@@ -74,14 +74,14 @@ func TestTrusted(t *testing.T) {
 		want    string // empty: it is taken up
 	}{
 		{file(filepath.Join(dir, "own.yaml"), 0o664), volume, ""},
-		{file(filepath.Join(dir, "open.yaml"), 0o666), nil, "others"},
+		{file(filepath.Join(dir, "open.yaml"), 0o666), nil, "users other"},
 		{theirs, nil, "o"},
 		{filepath.Join(shared, "a.yaml"), volume, "volume"},
 		{filepath.Join(shared, "a.yaml"), readOnly, ""},
 		{link, volume, "volume"},
 		{filepath.Join(dir, "none.yaml"), nil, "no such file"},
 		{dir, nil, "directory"},
-		{open, nil, "others"},
+		{open, nil, "users other"},
 		{sticky, nil, ""},
 		{outside, volume, ""},
 		{chain, nil, ""},
@@ -143,7 +143,7 @@ func TestSettingsThatOthersLeadTo(t *testing.T) {
 	}
 	defer syscall.Setresuid(0, 0, 0)
 	if c, err := Load(Source{}); err == nil ||
-		!strings.Contains(err.Error(), "others than the server's user can write it") ||
+		!strings.Contains(err.Error(), "users other than the server's can write it") ||
 		!strings.Contains(err.Error(), "--config") {
 		t.Errorf("%+v, %v", c, err)
 	}

@@ -20,7 +20,7 @@ func (t *fileChecker) resolve(abs string) (string, os.FileInfo, error) {
 
 func (t *fileChecker) checkLink(path string, st os.FileInfo) error {
 	if t.checkUsers && !pathwalk.IsOwn(st) {
-		return fmt.Errorf("others than the server's user can write it: the link %s is another user's; name the "+
+		return fmt.Errorf("users other than the server's can write it: the link %s is another user's; name the "+
 			"file itself", path)
 	}
 	return nil

@@ -36,7 +36,7 @@ func checkPlace(address string) error {
 	case err != nil:
 		return err
 	case st.Mode().Type() != os.ModeSocket:
-		return errors.New("it is no socket")
+		return errors.New("it is not a socket")
 	case !pathwalk.IsOwn(st):
 		return errors.New("it is another user's, and is not used; name it as docker.host to use it all the same")
 	}

@@ -144,8 +144,8 @@ func (e *NotFoundError) Error() string { return e.advice(platform.System) }
 func (e *NotFoundError) advice(system string) string {
 	if e.last != "" {
 		return "the Docker daemon that has the sandboxes and files of this server does not answer: start it, and try " +
-			"again. To use another one from now on, name it as docker.host in the settings; `sandlot doctor` says " +
-			"which there are"
+			"again. To use another one from now on, name it as docker.host in the settings; `sandlot doctor` " +
+			"lists them"
 	}
 	if len(e.Tried) > 0 {
 		var programs []string

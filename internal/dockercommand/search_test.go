@@ -146,7 +146,7 @@ func TestSearch(t *testing.T) {
 	stopped.Close()
 	file, gone := place{"file", "unix://" + filepath.Join(dir, "file")}, place{"gone", "unix://" + dir + "/file/x"}
 	wants := map[string]string{"deaf": "it has not answered within", "open/socket": "everyone can write",
-		"file": "it is no socket", "stopped": "", "loop": "too many links", "good": "", "second": ""}
+		"file": "it is not a socket", "stopped": "", "loop": "too many links", "good": "", "second": ""}
 	theirs := place{"theirs", stale.address}
 	if os.Getuid() == 0 {
 		err = errors.Join(os.Chown(filepath.Join(dir, "stale"), 65534, 65534),

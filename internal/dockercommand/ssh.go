@@ -20,7 +20,7 @@ import (
 func sshOptions(address string) ([]client.Opt, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("docker: %q is no address of a daemon by ssh, such as ssh://user@host", address)
+		return nil, fmt.Errorf("docker: %q is not an address of a daemon by ssh, such as ssh://user@host", address)
 	}
 	if _, given := u.User.Password(); given {
 		return nil, errors.New("docker: the address of a daemon by ssh has a password; ssh takes keys only")

@@ -78,7 +78,7 @@ func (l *conn) serve(ctx context.Context) {
 	for {
 		r, err := l.readRequest()
 		if errors.Is(err, wire.ErrMessage) {
-			l.replyBroken("this is no request")
+			l.replyBroken("this is not a request")
 			return
 		}
 		if err != nil || !l.handle(ctx, r) {
@@ -133,7 +133,7 @@ func (l *conn) handle(ctx context.Context, r wire.NetRequest) bool {
 	case wire.NetConnect:
 		return l.connect(ctx, r)
 	}
-	return l.replyBroken("this is no request")
+	return l.replyBroken("this is not a request")
 }
 
 // refused is a request that was refused, until it is known whose it was.

@@ -214,7 +214,7 @@ func (f *Finder) resolve(ctx context.Context, c tool.Call) (tool.Call, error) {
 	}
 	for k := range args {
 		if k != "name" && k != "arguments" {
-			return c, fault.Argument(fault.Clip(k), "call_tool has no argument %q: those of the tool belong into "+
+			return c, fault.Argument(fault.Clip(k), "call_tool has no argument %q: the tool's arguments belong into "+
 				"\"arguments\"", fault.Clip(k))
 		}
 	}

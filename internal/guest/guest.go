@@ -656,7 +656,7 @@ func (a *Agent) checkWorkdir() error {
 	st, err := os.Stat(dir)
 	if inKernel || err == nil && !st.IsDir() || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) ||
 		errors.Is(err, syscall.ELOOP) {
-		return wire.Errorf(connect.CodeFailedPrecondition, "programs would start in %s, which is no folder", dir)
+		return wire.Errorf(connect.CodeFailedPrecondition, "programs would start in %s, which is not a folder", dir)
 	}
 	a.workdirFound.Store(true)
 	return nil

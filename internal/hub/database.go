@@ -26,7 +26,7 @@ type Restore struct {
 	State RestoreState `json:"state"`
 	Time  time.Time    `json:"time" jsonschema:"When the backup came."`
 	// Before is the path of the backup of what was there before.
-	Before  string `json:"before" jsonschema:"The file on the server that has what was there before."`
+	Before  string `json:"before" jsonschema:"The file on the server with the old content."`
 	Problem string `json:"problem,omitempty" jsonschema:"Why it failed."`
 }
 

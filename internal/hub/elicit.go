@@ -66,7 +66,7 @@ func (h *Hub) elicited(e tool.Elicitation) (q question.Question, err error) {
 		return q, cannot("it makes no sense")
 	}
 	if p.Mode != "" && p.Mode != "form" {
-		return q, cannot("it is no form, but of the mode " + spec.ClipName(p.Mode))
+		return q, cannot("it is not a form, but of the mode " + spec.ClipName(p.Mode))
 	}
 	form, err := question.ParseForm(p.RequestedSchema, spec.SafeText)
 	if err != nil {

@@ -37,7 +37,7 @@ func (Keyring) Get(name string) (key []byte, err error) {
 		return nil, err
 	}
 	if key, err = secret.ParseKey(text); err != nil {
-		return nil, fault.Wrap(fault.Configuration, err, "the entry %s of the keyring (service %s) is no key: it %v",
+		return nil, fault.Wrap(fault.Configuration, err, "the entry %s of the keyring (service %s) is not a key: it %v",
 			name, service, err)
 	}
 	return key, nil

@@ -41,7 +41,7 @@ func TestAnswers(t *testing.T) {
 			"error -32602: no"},
 		{"both", `{"jsonrpc":"2.0","id":ID,"result":{},"error":{"code":1,"message":"no"}}`, "", "error 1: no"},
 		{"no result", `{"jsonrpc":"2.0","id":ID,"result":null}`, "", "with no result"},
-		{"a result that is no object", `{"jsonrpc":"2.0","id":ID,"result":[1]}`, "", "no object"},
+		{"a result that is not an object", `{"jsonrpc":"2.0","id":ID,"result":[1]}`, "", "not an object"},
 		{"a strange error", `{"jsonrpc":"2.0","id":ID,"error":"broken"}`, "", "broken"},
 		{"an id that is text", `{"jsonrpc":"2.0","id":"ID","result":{}}`, "", "timeout"},
 		{"an id with a fraction", `{"jsonrpc":"2.0","id":ID.0,"result":{}}`, "", "timeout"},
@@ -60,17 +60,17 @@ func TestAnswers(t *testing.T) {
 		{"in a huge array", `[` + strings.Repeat(`{"method":"x"},`, 2000) + `{"jsonrpc":"2.0","id":ID,"result":{}}]`,
 			"", "timeout"},
 		{"in an array that is cut off", `[{"jsonrpc":"2.0","id":ID,"result":{}},`, "", "timeout"},
-		{"bytes that are no text", `{"jsonrpc":"2.0","id":ID,"result":{"a":"` + "\xff" + `"}}`, "{\"a\":\"\ufffd\"}",
+		{"bytes that are not text", `{"jsonrpc":"2.0","id":ID,"result":{"a":"` + "\xff" + `"}}`, "{\"a\":\"\ufffd\"}",
 			""},
 		{"deep", `{"jsonrpc":"2.0","id":ID,"result":{"a":` + deep + `}}`, `{"a":` + deep + `}`, ""},
-		{"too deep", `{"jsonrpc":"2.0","id":ID,"result":{"a":` + tooDeep + `}}`, "", "no JSON that can be read"},
+		{"too deep", `{"jsonrpc":"2.0","id":ID,"result":{"a":` + tooDeep + `}}`, "", "not JSON that can be read"},
 		{"too long", `{"jsonrpc":"2.0","id":ID,"result":{"a":"` + strings.Repeat("x", 1<<20) + `"}}`, "",
 			transport.ErrTooLarge.Error()},
 		{"too long, and the id comes last", `{"result":{"a":"` + strings.Repeat("x", 1<<20) +
 			`"},"jsonrpc":"2.0","id":ID}`, "", transport.ErrTooLarge.Error()},
 		{"too long, and not an answer", `{"method":"x","a":"` + strings.Repeat("x", 1<<20) + `","id":ID}`, "",
 			"timeout"},
-		{"an answer that is cut off", `{"jsonrpc":"2.0","id":ID,"result":{"a":`, "", "no JSON that can be read"},
+		{"an answer that is cut off", `{"jsonrpc":"2.0","id":ID,"result":{"a":`, "", "not JSON that can be read"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // largeValue is the size in bytes from which a parameter is not made compact.
 const largeValue = 64 << 10
 
-var errNoJSON = errors.New("a parameter is no valid JSON")
+var errNoJSON = errors.New("a parameter is not valid JSON")
 
 // encode returns a request to the server or, without an id, a notification, on one line. Parameters may have many
 // megabytes: they are read once, and copied once.

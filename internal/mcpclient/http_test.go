@@ -108,7 +108,7 @@ func TestHTTPAnswers(t *testing.T) {
 		{"no JSON", func(w http.ResponseWriter, _ *http.Request, m spoken) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprint(w, "<html>")
-		}, "", "no JSON-RPC message: <html>"},
+		}, "", "not a JSON-RPC message: <html>"},
 		{"another id", func(w http.ResponseWriter, _ *http.Request, m spoken) {
 			reply(w, spoken{ID: json.RawMessage("99")}, "{}")
 		}, "", "one to something else"},

@@ -50,7 +50,7 @@ func TestList(t *testing.T) {
 				return `[]`
 			}
 			return `{"tools":[1],"nextCursor":"a"}`
-		}, 1, "no object"},
+		}, 1, "not an object"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

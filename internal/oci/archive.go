@@ -85,7 +85,7 @@ func archiveHasImages(r io.Reader, title string) (bool, error) {
 			if fault.From(err).Kind != fault.Internal {
 				return false, err
 			}
-			return false, fault.Wrap(fault.InvalidParameters, err, "%s is no image: neither a folder nor a tar "+
+			return false, fault.Wrap(fault.InvalidParameters, err, "%s is not an image: neither a folder nor a tar "+
 				"archive (plain, gzip or zstd)", title)
 		}
 		switch name := memberPath(h.Name); {
@@ -242,7 +242,7 @@ func (d diskFolder) open(name string) (io.ReadSeekCloser, int64, error) {
 		return nil, 0, err
 	}
 	if !info.Mode().IsRegular() { // opening a pipe would wait for its writer
-		return nil, 0, &fs.PathError{Op: "open", Path: name, Err: errors.New("it is no regular file")}
+		return nil, 0, &fs.PathError{Op: "open", Path: name, Err: errors.New("it is not a regular file")}
 	}
 	file, err := d.OpenFile(name, os.O_RDONLY|nonblock, 0)
 	return file, info.Size(), err

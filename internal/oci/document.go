@@ -46,7 +46,7 @@ func parseDocument(raw []byte, what string) (*document, error) {
 	case d.Manifests != nil && (d.Layers != nil || d.Config != nil):
 		return nil, malformed(what, "one document is both an index and a manifest")
 	case !d.hasKnownType():
-		return nil, fault.New(fault.InvalidParameters, "%s is no container image: its manifest has the type %q", what,
+		return nil, fault.New(fault.InvalidParameters, "%s is not a container image: its manifest has the type %q", what,
 			printable(string(d.MediaType)))
 	case d.isIndex():
 		return &d, checkIndex(&d, what)
@@ -76,7 +76,7 @@ func checkManifest(d *document, what string) error {
 		return malformed(what, "its manifest names no config")
 	}
 	if !d.Config.MediaType.IsConfig() {
-		return fault.New(fault.InvalidParameters, "%s is no container image: its config has the type %q", what,
+		return fault.New(fault.InvalidParameters, "%s is not a container image: its config has the type %q", what,
 			printable(string(d.Config.MediaType)))
 	}
 	if err := checkDescriptor(*d.Config, maxDocument, what); err != nil {
@@ -90,7 +90,7 @@ func checkManifest(d *document, what string) error {
 	for _, l := range d.Layers {
 		if !l.MediaType.IsDistributable() || len(l.URLs) > 0 {
 			return fault.New(fault.InvalidParameters, "%s has a layer that its registry may not give away (%s). Such "+
-				"images, those of Windows, are not supported", what, printable(string(l.MediaType)))
+				"images, of Windows, are not supported", what, printable(string(l.MediaType)))
 		}
 		if !isLayer(l.MediaType) {
 			return fault.New(fault.InvalidParameters, "%s has a layer of the unknown type %q", what,

@@ -129,7 +129,7 @@ func (f *folder) readImages() error {
 			return err
 		}
 		if !index.isIndex() {
-			return malformed(f.title, "its index.json is no index")
+			return malformed(f.title, "its index.json is not an index")
 		}
 		f.images = index.Manifests
 		return nil
@@ -141,7 +141,7 @@ func (f *folder) readImages() error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return fault.New(fault.InvalidParameters, "%s is no image: it has neither index.json (an OCI layout) nor "+
+	return fault.New(fault.InvalidParameters, "%s is not an image: it has neither index.json (an OCI layout) nor "+
 		"manifest.json (`docker save`). A folder with a root file system can be imported as a tar archive", f.title)
 }
 

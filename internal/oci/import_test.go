@@ -310,9 +310,9 @@ func TestHostileImports(t *testing.T) {
 	a, c := strings.Repeat("a", 64)+".json", strings.Repeat("c", 64)+".json"
 	for name, tt := range map[string]struct{ source, word string }{
 		"missing":        {"/nowhere/at/all", "cannot be read"},
-		"empty":          {writeFile(t, nil), "is no image"},
-		"text":           {writeFile(t, bytes.Repeat([]byte("hello "), 1000)), "is no image"},
-		"no archive":     {writeFile(t, gzipped(t, []byte("hello"))), "is no image"},
+		"empty":          {writeFile(t, nil), "is not an image"},
+		"text":           {writeFile(t, bytes.Repeat([]byte("hello "), 1000)), "is not an image"},
+		"no archive":     {writeFile(t, gzipped(t, []byte("hello"))), "is not an image"},
 		"cut":            {writeFile(t, good[:len(good)/4]), ""},
 		"cut gzip":       {writeFile(t, gzipped(t, good)[:200]), ""},
 		"empty folder":   {t.TempDir(), "neither index.json"},

@@ -34,9 +34,7 @@ func (s *Store) Remove(ctx context.Context, ref string, used func(i Image, last 
 		return Image{}, err
 	}
 	if !there {
-		return Image{}, fault.New(fault.NotFound, "there is no image %s; `sandlot image list` shows those that there "+
-			"are",
-			ref)
+		return Image{}, fault.New(fault.NotFound, "there is no image %s; `sandlot image list` shows the images", ref)
 	}
 	_, byDigest := digestText(ref)
 	goes := func(e v1.Descriptor) bool {

@@ -655,7 +655,7 @@ func TestHostileManifests(t *testing.T) {
 		"elsewhere": {edit(func(m *v1.Manifest) { m.Layers[0].URLs = []string{r.URL} }), "may not give away"},
 		"no layer":  {edit(func(m *v1.Manifest) { m.Layers[0].MediaType = "text/plain" }), "unknown type"},
 		"chart": {edit(func(m *v1.Manifest) { m.Config.MediaType = "application/vnd.cncf.helm.config.v1+json" }),
-			"is no container image"},
+			"is not a container image"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

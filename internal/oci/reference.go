@@ -25,7 +25,7 @@ func parseReference(ref string) (name.Reference, error) {
 		err = errors.New("it is a URL or a path")
 	}
 	if err != nil {
-		return nil, fault.New(fault.InvalidParameters, "%q is no reference to an image, such as python:3.12-slim or "+
+		return nil, fault.New(fault.InvalidParameters, "%q is not a reference to an image, such as python:3.12-slim or "+
 			"HOST/NAME:TAG (names are in lower case): %s", ref, printable(err.Error()))
 	}
 	if d, ok := parsed.(name.Digest); ok && !strings.HasPrefix(d.DigestStr(), "sha256:") {

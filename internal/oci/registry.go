@@ -260,7 +260,7 @@ func (r *repository) explain(err error, identifier string) error {
 		case code == http.StatusNotFound:
 			return fault.Wrap(fault.NotFound, cause, "%s has no %s with %s", host, repo, identifier)
 		case code == http.StatusTooManyRequests:
-			return fault.Wrap(fault.Connection, cause, "%s answers that there are too many requests: log in (`docker "+
+			return fault.Wrap(fault.Connection, cause, "%s has had too many requests: log in (`docker "+
 				"login %[1]s`), or try again later", host)
 		case code >= 500 || code == http.StatusRequestTimeout:
 			return fault.Wrap(fault.Connection, cause, "%s cannot answer now (status %d): try again later", host, code)

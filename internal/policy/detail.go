@@ -176,7 +176,7 @@ func innerHosts(text string) (inner []string) {
 }
 
 var (
-	errNoHost = errors.New("it is no name of a host")
+	errNoHost = errors.New("it is not a name of a host")
 	errNoPort = errors.New("a port is a number")
 )
 
@@ -360,7 +360,7 @@ func hostPattern(pattern string, e Effect) (func(detail) bool, error) {
 		return nil, fmt.Errorf("%q never matches: a port is a number", fault.Clip(pattern))
 	}
 	if err != nil || strings.ContainsAny(normal, "/ ") {
-		return nil, fmt.Errorf("%q is no host: a host is a name, names below one (*.example.com), an address or a "+
+		return nil, fmt.Errorf("%q is not a host: a host is a name, names below one (*.example.com), an address or a "+
 			"range of addresses, with a port (:443) or without", pattern)
 	}
 	hostOnly, port, bracket := cutPort(normal)

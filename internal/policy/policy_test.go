@@ -56,7 +56,7 @@ func TestNames(t *testing.T) {
 	name := regexp.MustCompile(`^[a-z]+\.[a-z_]+$`)
 	for o, r := range table {
 		if !name.MatchString(string(o)) {
-			t.Errorf("%q is no name of an operation", o)
+			t.Errorf("%q is not a name of an operation", o)
 		}
 		if o.Changes() != r.changes || !o.Known() {
 			t.Errorf("%s is not what the table says", o)

@@ -46,14 +46,14 @@ func ParseRule(text, place string) (Rule, error) {
 	word, rest := nextWord(text)
 	effect, known := effects[word]
 	if !known {
-		return r, fmt.Errorf("%q is no rule: it begins with allow, ask or deny; a rule is %s", fault.Clip(text),
+		return r, fmt.Errorf("%q is not a rule: it begins with allow, ask or deny; a rule is %s", fault.Clip(text),
 			ruleForm)
 	}
 	r.Effect = effect
 	who, rest := nextWord(rest)
 	r.operation, r.pattern = nextWord(rest)
 	if r.operation == "" {
-		return r, fmt.Errorf("%q is no rule: an operation is missing; a rule is %s", fault.Clip(text), ruleForm)
+		return r, fmt.Errorf("%q is not a rule: an operation is missing; a rule is %s", fault.Clip(text), ruleForm)
 	}
 	r.byToken = who == "service" || strings.HasPrefix(who, "role:")
 	var err error

@@ -338,7 +338,7 @@ func TestParseRule(t *testing.T) {
 		"deny * sh*":                       "there is no operation",
 		"ask * tool.list":                  "nobody is asked",
 		"deny * session.list x":            "has no detail",
-		"deny * network.reach https://x/y": "is no host",
+		"deny * network.reach https://x/y": "is not a host",
 		"deny service network.reach":       "name the user",
 		"allow role:operator port.visit":   "name the user",
 		"deny * login.*":                   "is not known",

@@ -93,7 +93,7 @@ func (p *Pool) resize(ctx context.Context, b *Booted, now sandbox.Limits) error 
 		return err
 	}
 	if b.Flavor = sized(b.Flavor, want); want != now {
-		p.Log.Warn("a session that woke has more in use than its limits of now allow, and keeps those that it had",
+		p.Log.Warn("a session that woke uses more than its current limits allow, and keeps its old limits",
 			"sandbox", b.ID, "has", want, "now", now)
 	}
 	return nil

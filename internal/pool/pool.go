@@ -353,7 +353,7 @@ func awaitDial(ctx context.Context, wait func(context.Context) error) error {
 type WorkdirError struct{ Dir string }
 
 func (e *WorkdirError) Error() string {
-	return fmt.Sprintf("the image says that programs start in %q (WORKDIR), and that is no folder: give the image "+
+	return fmt.Sprintf("the image says that programs start in %q (WORKDIR), and that is not a folder: give the image "+
 		"another WORKDIR", fault.Printable(e.Dir, 200))
 }
 

@@ -74,7 +74,7 @@ func ParseForm(schema json.RawMessage, safe func(text string, most int) string) 
 	var fields map[string]json.RawMessage
 	if len(schema) > 0 && (json.Unmarshal(schema, &s) != nil ||
 		len(s.Properties) > 0 && json.Unmarshal(s.Properties, &fields) != nil) {
-		return nil, errors.New("the form is no object with properties")
+		return nil, errors.New("the form is not an object with properties")
 	}
 	if len(fields) > maxFields {
 		return nil, fmt.Errorf("the form has %d fields; %d can be shown", len(fields), maxFields)
@@ -92,7 +92,7 @@ func ParseForm(schema json.RawMessage, safe func(text string, most int) string) 
 			return nil, errors.New("a field has a name that cannot be shown")
 		}
 		if json.Unmarshal(fields[name], &p) != nil {
-			return nil, fmt.Errorf("the field %q is no text, number or choice", name)
+			return nil, fmt.Errorf("the field %q is not text, number or choice", name)
 		}
 		field := Field{Name: name, Title: safe(oneLine(p.Title), maxName), Type: p.Type,
 			Description: safe(oneLine(p.Description), maxFieldText), Choices: p.Enum,

@@ -64,10 +64,10 @@ func TestForm(t *testing.T) {
 // TestFormsRefused: a form is shown as it is, or not at all.
 func TestFormsRefused(t *testing.T) {
 	for schema, want := range map[string]string{
-		`7`:                                      "no object",
+		`7`:                                      "not an object",
 		`{"properties":{"x":{"type":"object"}}}`: `the type "object"`,
 		`{"properties":{"x":{"type":"array","items":{"enum":["a"]}}}}`:          `the type "array"`,
-		`{"properties":{"x":{"type":["string"]}}}`:                              "is no text, number or choice",
+		`{"properties":{"x":{"type":["string"]}}}`:                              "is not text, number or choice",
 		`{"properties":{"x":{"type":"integer","enum":["1"]}}}`:                  `the type "integer"`,
 		`{"properties":{"a\u202eb":{"type":"string"}}}`:                         "a name that cannot be shown",
 		`{"properties":{"":{"type":"string"}}}`:                                 "a name that cannot be shown",

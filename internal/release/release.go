@@ -71,11 +71,11 @@ var fileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+~-]*$`)
 // check returns an error where the manifest is not one.
 func (m *Manifest) check() error {
 	if !IsVersion(m.Version) {
-		return fmt.Errorf("%s: %q is no version", ManifestName, m.Version)
+		return fmt.Errorf("%s: %q is not a version", ManifestName, m.Version)
 	}
 	for _, f := range m.Files {
 		if !fileName.MatchString(f.Name) {
-			return fmt.Errorf("%s: %q is no name of a file", ManifestName, f.Name)
+			return fmt.Errorf("%s: %q is not a name of a file", ManifestName, f.Name)
 		}
 	}
 	return nil
@@ -144,7 +144,7 @@ func Changelog(text, version string) (changes []Change, err error) {
 			name = version
 		}
 		if !IsVersion(name) {
-			return nil, fmt.Errorf("the changelog has a section of %q, which is no version", name)
+			return nil, fmt.Errorf("the changelog has a section of %q, which is not a version", name)
 		}
 		if slices.ContainsFunc(changes, func(c Change) bool { return c.Version == name }) {
 			return nil, fmt.Errorf("the changelog has two sections of %s; what is not released yet is one of them",

@@ -54,7 +54,7 @@ func Open(ctx context.Context, at, signers string) (*Release, error) {
 	}
 	sums, err := r.read(ctx, SumsName, maxSums)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s is no release: it has no %s", at, SumsName)
+		return nil, fmt.Errorf("%s is not a release: it has no %s", at, SumsName)
 	}
 	if err != nil {
 		return nil, err

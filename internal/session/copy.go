@@ -286,8 +286,8 @@ func (s *Sessions) canWake(ctx context.Context, c Content) (h sandbox.Hibernator
 		return nil, r, fault.Wrap(fault.Configuration, err, "%s: %v", unchanged, err)
 	}
 	if !exists {
-		return nil, r, fault.New(fault.SessionState, "nothing was changed, as there is no template %s any more, of which "+
-			"the snapshot's sandbox is", c.Template).Advise(restoreNew)
+		return nil, r, fault.New(fault.SessionState, "nothing was changed: the snapshot's template %s is not there any "+
+			"more", c.Template).Advise(restoreNew)
 	}
 	r = pool.Request{ID: secret.ID(), Workspace: c.Workspace, Template: t, Flavor: f}
 	if err := s.Pool.CanWake(ctx, h, r, c.Image); err != nil {

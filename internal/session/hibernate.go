@@ -285,7 +285,7 @@ const noTime = "there was no time to put it to sleep"
 // leaveToNext notes that the session's sandbox runs on without a server: for the next one, or until it ends itself. why
 // is the reason, should it be lost. The sandbox lives on also if that cannot be stored.
 func (s *Session) leaveToNext(why string, cause error) {
-	s.sessions.Log.Error("could not put a session to sleep, whose sandbox runs on for the next server", "session",
+	s.sessions.Log.Error("could not put a session to sleep; its sandbox keeps running for the next server", "session",
 		s.record().ID, "error", cause)
 	s.updateOrLog("why a session does not sleep", func(r *Record) {
 		if r.Sandbox != "" && r.Lost == "" && r.State == Live {

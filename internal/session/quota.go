@@ -29,8 +29,8 @@ func (s *Session) reserveBoot(ctx context.Context, r Record, f image.Flavor) err
 	switch {
 	case err != nil && needs.MemoryMB > f.MemoryMB:
 		f := fault.From(err)
-		f.Message += fmt.Sprintf(". It fell asleep with more memory in use than its flavor allows by now, and needs %d MB to "+
-			"wake; nothing of it is lost", needs.MemoryMB)
+		f.Message += fmt.Sprintf(". It fell asleep with more memory in use than its flavor allows now, and needs %d MB "+
+			"to wake; nothing of it is lost", needs.MemoryMB)
 		return f.With("session_id", r.ID)
 	case err != nil:
 		return err

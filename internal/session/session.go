@@ -246,7 +246,7 @@ func (s *Sessions) keptLimit(b *pool.Booted, flavor string) string {
 	if err != nil || b == nil || b.Flavor.MemoryMB <= f.MemoryMB {
 		return ""
 	}
-	return fmt.Sprintf(" It has more memory in use than its flavor allows by now, %d MB, and keeps its limit of %d MB "+
+	return fmt.Sprintf(" It uses more memory than its flavor allows now, %d MB, and keeps its limit of %d MB "+
 		"until it sleeps again or its sandbox ends.", f.MemoryMB, b.Flavor.MemoryMB)
 }
 

@@ -143,8 +143,8 @@ func (s *Snapshots) List(p auth.Principal) []Record {
 // Create makes a snapshot of one of a principal's sessions; the name "" means one of the time.
 func (s *Snapshots) Create(ctx context.Context, p auth.Principal, sessionID, name string) (Record, error) {
 	if strings.HasPrefix(name, beforePrefix) {
-		return Record{}, fault.Argument("name", "names that begin with %s are those of snapshots before calls, of "+
-			"which the oldest are removed; use another name", beforePrefix)
+		return Record{}, fault.Argument("name", "names that begin with %s are for snapshots before calls, and the "+
+			"oldest of these are removed; use another name", beforePrefix)
 	}
 	return s.create(ctx, p, sessionID, cmp.Or(name, "at-"+time.Now().UTC().Format("20060102T150405Z")))
 }
@@ -281,9 +281,9 @@ func (s *Snapshots) fits(r *Record, bytes int64) error {
 	if own+bytes <= s.DiskBytes-total-bytes {
 		return nil
 	}
-	return fault.Limit("snapshots", own>>20, s.DiskBytes>>20, "your snapshots have %d MB, and those of all users "+
-		"%d of %d MB (hibernate.disk_mb): one of %d MB does not fit, as yours may have at most as much as stays "+
-		"free for the others", own>>20, total>>20, s.DiskBytes>>20, (bytes+1<<20-1)>>20).
+	return fault.Limit("snapshots", own>>20, s.DiskBytes>>20, "your snapshots have %d MB, and the snapshots of "+
+		"all users %d of %d MB (hibernate.disk_mb). One of %d MB does not fit: yours may have as much as stays free "+
+		"for other users", own>>20, total>>20, s.DiskBytes>>20, (bytes+1<<20-1)>>20).
 		Advise("Remove snapshots that are not needed any more with remove_snapshot",
 			"Remove files that are not needed from the session")
 }
@@ -339,7 +339,7 @@ func (s *Snapshots) use(p auth.Principal, name string) (r Record, done func(), e
 	}
 	slices.Sort(names)
 	return Record{}, nil, fault.New(fault.NotFound, "you have no snapshot %s", fault.Printable(name, 80)).
-		With("snapshots", append([]string{}, names...)).Advise("Call list_snapshots to see those that you have")
+		With("snapshots", append([]string{}, names...)).Advise("Call list_snapshots to see yours")
 }
 
 // SessionOf returns the id of the session that a principal's snapshot was made of; empty: there is no such snapshot.

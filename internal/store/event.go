@@ -118,7 +118,7 @@ func eventChains(ctx context.Context, tx *sql.Tx) (map[audit.Chain]audit.Ends, e
 			return nil, err
 		}
 		if len(anchor) != len(e.Anchor.Hash) || len(head) != len(e.Head.Hash) {
-			return nil, fmt.Errorf("the ends of the chain %d of events are no hashes", c)
+			return nil, fmt.Errorf("the ends of the chain %d of events are not hashes", c)
 		}
 		e.Anchor.Hash, e.Head.Hash = audit.Hash(anchor), audit.Hash(head)
 		all[c] = e

@@ -90,7 +90,7 @@ func (s *DB) checkBackup(ctx context.Context, freshFile string) error {
 		return fmt.Errorf("it is damaged, or no SQLite file: %w", err)
 	}
 	if id != backupID {
-		return errors.New("it is no backup that sandlot backup has written")
+		return errors.New("it is not a backup that sandlot backup has written")
 	}
 	var text string
 	if err := s.db.QueryRowContext(ctx, `PRAGMA integrity_check`).Scan(&text); err != nil || text != "ok" {

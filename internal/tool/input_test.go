@@ -118,7 +118,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"unknown and null", `{"code":"1","zzzzzz":null}`, "zzzzzz", []string{`no argument "zzzzzz"`}},
 		{"unknown inside params", `{"params":{"code":"1","timout":3}}`, "timout", []string{`did you mean "timeout"?`}},
 		{"params beside others", `{"params":{"code":"1"},"timeout":3}`, "params", []string{`no argument "params"`}},
-		{"params that is no object", `{"params":"1"}`, "params", []string{`no argument "params"`}},
+		{"params that is not an object", `{"params":"1"}`, "params", []string{`no argument "params"`}},
 		{"string", `{"code":5}`, "code", []string{`"code" is 5`, "must be a string"}},
 		{"enumeration", `{"code":"1","flavor":"huge"}`, "flavor", []string{`"huge"`, "one of small, large"}},
 		{"enumeration with case", `{"code":"1","flavor":"SMALL"}`, "flavor",

@@ -11,7 +11,7 @@ import (
 // largeRequest is the size in bytes from which a request is decoded without copies, and not beside another such one.
 const largeRequest = 64 << 10
 
-var errNoRequest = errors.New("this is no request")
+var errNoRequest = errors.New("this is not a request")
 
 // decode decodes a line. The arguments of a large one share memory with it. One large line is decoded at a time in the
 // whole server, so that the others' calls find a processor.

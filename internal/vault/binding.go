@@ -96,7 +96,7 @@ func (b *Binding) check(name, value string) error {
 	case b.Basic && b.Header != "":
 		return fault.Argument("header", "with basic the header is Authorization: give no other")
 	case b.Header != "" && !headerName.MatchString(b.Header):
-		return fault.Argument("header", "this is no name of a header")
+		return fault.Argument("header", "this is not a name of a header")
 	case b.Header != "" && structural(b.Header):
 		return fault.Argument("header", "the header %s is part of how HTTP works, and carries no secret", b.Header)
 	case len(value) > maxBoundBytes:
@@ -147,7 +147,7 @@ func parseHost(s string) (string, error) {
 	_, addrErr := netip.ParseAddr(name)
 	if err != nil || n == 0 || len(name) > 253 || addrErr == nil || !hostName.MatchString(name) {
 		return "", fault.Argument("host", "a host is one name, such as api.example.com, and may have a port, as in "+
-			"git.example.com:8443; it is no address, no URL, and stands for no other names")
+			"git.example.com:8443; an address, a URL or a pattern is not a host")
 	}
 	return name + ":" + strconv.FormatUint(n, 10), nil
 }

@@ -222,7 +222,7 @@ func TestLostKey(t *testing.T) {
 		func() error { _, err := v.Set(t.Context(), ann, "A", "x", nil); return err }()} {
 		f := fault.From(err)
 		if f.Kind != fault.Configuration || len(f.Advice) == 0 || strings.Contains(f.Error(), filepath.Dir(v.KeyFile)) {
-			t.Errorf("with a file that is no key: %v %q", err, f.Advice)
+			t.Errorf("with a file that is not a key: %v %q", err, f.Advice)
 		}
 	}
 	if list, err := v.List(t.Context(), ann); err != nil || len(list) != 1 || list[0].Readable {

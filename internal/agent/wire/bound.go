@@ -56,7 +56,7 @@ func (Codec) Name() string { return "proto" }
 func (Codec) Marshal(v any) ([]byte, error) {
 	m, ok := v.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("wire: %T is no message", v)
+		return nil, fmt.Errorf("wire: %T is not a message", v)
 	}
 	return proto.Marshal(m)
 }
@@ -65,7 +65,7 @@ func (Codec) Marshal(v any) ([]byte, error) {
 func (Codec) Unmarshal(b []byte, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
-		return fmt.Errorf("wire: %T is no message", v)
+		return fmt.Errorf("wire: %T is not a message", v)
 	}
 	return Unmarshal(b, m)
 }

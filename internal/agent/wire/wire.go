@@ -288,7 +288,7 @@ func WriteMessage(w io.Writer, m proto.Message) error {
 
 // ErrMessage is in the chain of ReadMessage's error when the bytes that it read are no valid
 // message.
-var ErrMessage = errors.New("wire: this is no message")
+var ErrMessage = errors.New("wire: this is not a message")
 
 // ReadMessage reads what WriteMessage wrote.
 func ReadMessage(r io.Reader, m proto.Message) error { return ReadBounded(r, m, MaxMessage) }

@@ -255,7 +255,7 @@ func TestCutMessages(t *testing.T) {
 func TestNoMessage(t *testing.T) {
 	said := append(binary.BigEndian.AppendUint32(nil, 4), 0xff, 0xff, 0xff, 0xff)
 	if err := ReadMessage(bytes.NewReader(said), message(0)); err == nil {
-		t.Error("bytes that are no message were read as one")
+		t.Error("bytes that are not a message were read as one")
 	}
 }
 

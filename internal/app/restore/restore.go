@@ -328,7 +328,7 @@ func (r Restores) prepareFile(ctx context.Context, file string) (hub.Restore, er
 	defer f.Close()
 	st, err := f.Stat()
 	if err == nil && !st.Mode().IsRegular() {
-		err = fault.New(fault.InvalidParameters, "the backup %s is no file", file)
+		err = fault.New(fault.InvalidParameters, "the backup %s is not a file", file)
 	}
 	if err != nil {
 		return hub.Restore{}, err

@@ -227,7 +227,7 @@ func (v *Verifier) verify(ctx context.Context, token string, now time.Time) (aut
 	}
 	kind, isText := header.ExtraHeaders[jose.HeaderType].(string)
 	if _, given := header.ExtraHeaders[jose.HeaderType]; given && !isText {
-		return auth.Claims{}, refuse("the typ of the JWT is no text")
+		return auth.Claims{}, refuse("the typ of the JWT is not text")
 	}
 	if !slices.Contains(tokenTypes, strings.ToLower(kind)) {
 		return auth.Claims{}, refuse("the JWT is of the type %q, and no access token", fault.Printable(kind, 50))

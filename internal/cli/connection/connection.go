@@ -404,7 +404,7 @@ func (p *commands) arguments(words []string, input func() (schema, error)) (map[
 		}
 		var whole map[string]json.RawMessage
 		if err := json.Unmarshal(text, &whole); err != nil {
-			return nil, p.Usage(fmt.Errorf("the arguments are no JSON object: %w", err))
+			return nil, p.Usage(fmt.Errorf("the arguments are not a JSON object: %w", err))
 		}
 		for k, v := range whole {
 			ask[k] = v

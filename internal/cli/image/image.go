@@ -38,7 +38,7 @@ func Command(open Open, out, err io.Writer) *cobra.Command {
 	p := &commands{open: open, out: out, err: err}
 	c := &cobra.Command{
 		Use: "image", Short: "Get, list and remove container images",
-		Long: `Container images of which templates are made: from a registry, an archive or a Docker daemon.
+		Long: `Container images for templates: from a registry, an archive or a Docker daemon.
 The images of a state folder are in its folder images. No server and no Docker is needed, and
 a server that runs sees what the commands change.`,
 		Example: "  sandlot image pull python:3.12-slim\n  sandlot image import backup.tar my-image:1\n  sandlot " +
@@ -69,7 +69,7 @@ func (p *commands) pull() *cobra.Command {
 		Long: `Get an image from its registry, unpack it and store it. IMAGE is a reference as Docker
 has them: python:3.12-slim, HOST/NAME:TAG or NAME@sha256:DIGEST. Credentials come from Docker's
 configuration and its helpers ("docker login"). What is there already is not downloaded again.
-A pull that was interrupted goes on where it ended.`,
+An interrupted pull continues where it ended.`,
 		Example: "  sandlot image pull python:3.12-slim\n  sandlot image pull node:22 --platform linux/arm64",
 	}
 	platformFlag(c, &platform)
@@ -127,7 +127,7 @@ func (p *commands) addImage(platform string, add func(*oci.Store, oci.Options) (
 func (p *commands) list() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "List the images", Args: cobra.NoArgs,
 		Long: `List the images: name, digest, platform, size of the root file system, when the image was
-added, and when it was last used. An image without a name had one that another image has now.`}
+added, and when it was last used. An image without a name has lost it to a newer image.`}
 	return p.withJSON(c, func(*cobra.Command, []string) error {
 		state, err := p.open()
 		if err != nil {
@@ -186,8 +186,8 @@ func usedBy(state State) func(i oci.Image, last bool) string {
 
 func (p *commands) remove() *cobra.Command {
 	c := &cobra.Command{Use: "remove IMAGE...", Short: "Remove images", Args: cobra.MinimumNArgs(1),
-		Long: `Remove images by name, or by digest (sha256:…). Layers that other images have too are kept. The image
-of a template of the settings file is not removed, nor one of which a template was built.`}
+		Long: `Remove images by name, or by digest (sha256:…). Layers that other images have too are kept. An image
+that a template in the settings file names is not removed, nor is an image from which a template was built.`}
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		state, err := p.open()
 		if err != nil {
@@ -221,8 +221,8 @@ func (p *commands) prune() *cobra.Command {
 		Short: "Remove images without a name, earlier builds, and what interrupted pulls left",
 		Args:  cobra.NoArgs,
 		Long: `Remove images that have no name any more, earlier builds of templates, layers that no image has, and
-downloads that were interrupted. Other images with a name are kept, those of which a
-template was built, and those that a server has used that still runs.`}
+downloads that were interrupted. Kept are other images with a name, images from
+which a template was built, and images that a running server has used.`}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		state, err := p.open()
 		if err != nil {

@@ -19,8 +19,8 @@ import (
 func Command(get func(ctx context.Context, path string, answer any) error, out io.Writer) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "quota", Short: "Show how much you may have on the server, and use",
-		Long: `Show how much you may have on the server, and use: the quotas of the settings, by their names there.
+		Use: "quota", Short: "Show your quotas, and how much of them you use",
+		Long: `Show the quotas of the settings, and how much of each you use.
 An operator (without SANDLOT_TOKEN, on the server's machine) may name another user with --user.`,
 		Example: `  sandlot quota
   sandlot quota --user ann`,

@@ -43,8 +43,8 @@ func (p *commands) installCommand() *cobra.Command {
 		Use: "install", Short: "Install the service, or change it, and start the server", Args: cobra.NoArgs,
 		Long: `Install the service, and start the server. The command shows what it writes and asks before. The
 server gets the flags of this command; other settings are in the settings file, since variables of this shell do
-not reach a service. Running the command again changes the service to the flags and the program of that time, and
-keeps a copy of a definition that somebody else has written or changed.`,
+not reach a service. Running the command again gives the service the new flags and the new program. A
+definition that somebody else has written or changed is copied first.`,
 		Example: "  sandlot service install\n  sandlot service install --port 9000 --yes\n  sandlot service install " +
 			"--dry-run",
 	}
@@ -204,7 +204,7 @@ func (p *commands) removeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "remove", Short: "Stop the server, and remove the service", Args: cobra.NoArgs,
 		Long: `Stop the server, and remove the service. The state folder with sessions, files, tokens and settings
-stays as it is. Sessions sleep, and go on with a next server, unless the setting on_stop says otherwise.`,
+stays as it is. Sessions sleep, and continue with the next server, unless the setting on_stop says otherwise.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			system, err := p.system()
 			if err != nil {

@@ -27,8 +27,8 @@ func Command(connect func() (*client.Client, error), out io.Writer) *cobra.Comma
 	p := &commands{connect: connect, out: out}
 	c := &cobra.Command{
 		Use: "snapshot", Short: "Keep the state of a session, and go back to it",
-		Long: `A snapshot has the variables, the processes and the files of a session at one moment. It stays until it
-is removed, also after its session has ended, and can be restored as often as you like. The server has to run.`,
+		Long: `A snapshot has the variables, the processes and the files of a session at one moment. It stays until you
+remove it, also after its session has ended, and can be restored as often as you like. The server has to run.`,
 		Example: "  sandlot snapshot create home good\n  sandlot snapshot restore good",
 	}
 	c.AddCommand(p.create(), p.list(), p.restore(), p.remove())
@@ -103,9 +103,9 @@ func (p *commands) list() *cobra.Command {
 func (p *commands) restore() *cobra.Command {
 	var session string
 	c := p.withJSON(&cobra.Command{
-		Use: "restore NAME", Short: "Give a session what a snapshot has", Args: cobra.ExactArgs(1),
-		Long: "Give a session the variables, processes and files of a snapshot, in place of those that it has: the " +
-			"session that the snapshot was made of, or that of --session, or a new one. It prints the session's id.",
+		Use: "restore NAME", Short: "Restore a snapshot into a session", Args: cobra.ExactArgs(1),
+		Long: "Give a session the variables, processes and files of a snapshot in place of its own. It is the " +
+			"snapshot's own session, or the one of --session, or a new one. The command prints the session's id.",
 		Example: "  sandlot snapshot restore good\n  sandlot snapshot restore good --session new"})
 	c.Flags().StringVar(&session, "session", "", "session that gets it: an id, home, or new")
 	c.RunE = func(c *cobra.Command, args []string) error {

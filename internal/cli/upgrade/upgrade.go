@@ -48,8 +48,8 @@ type command struct {
 func Command(p Program) *cobra.Command {
 	u := command{Program: p}
 	c := &cobra.Command{
-		Use: "upgrade RELEASE", Short: "Replace Sandlot's programs by those of a release", Args: cobra.ExactArgs(1),
-		Long: `Replace Sandlot's programs by those of a release. RELEASE is the address of its files, or a folder
+		Use: "upgrade RELEASE", Short: "Replace Sandlot's programs with a release's", Args: cobra.ExactArgs(1),
+		Long: `Replace Sandlot's programs with a release's. RELEASE is the address of its files, or a folder
 with them.
 
 The command says what is new, compares the checksums of all that it uses, and asks. If the new programs do not start, or
@@ -174,7 +174,7 @@ func (u *command) replace(ctx context.Context, r *release.Release, dir string) (
 	}
 	worked, before := u.doctor(ctx, dir)
 	if err := up.Replace(); err != nil {
-		return fmt.Errorf("the programs could not be replaced; those of before are put back: %w", err)
+		return fmt.Errorf("the programs could not be replaced; the old ones are put back: %w", err)
 	}
 	err = u.checkVersion(ctx, dir, r.Version)
 	if works, report := u.doctor(ctx, dir); err == nil && worked && !works {

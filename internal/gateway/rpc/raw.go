@@ -34,7 +34,7 @@ func (r *RawResult) MarshalJSON() ([]byte, error) {
 func ReadRawResult(b json.RawMessage, stateless bool) (*RawResult, error) {
 	r := &RawResult{}
 	if err := json.Unmarshal(b, &r.Fields); err != nil || r.Fields == nil {
-		return nil, fault.New(fault.Connection, "the server's answer is no object")
+		return nil, fault.New(fault.Connection, "the server's answer is not an object")
 	}
 	if m, ok := r.Fields["_meta"]; ok {
 		delete(r.Fields, "_meta")

@@ -191,7 +191,7 @@ func TestFileErrors(t *testing.T) {
 		{"remove the root", r.remove(".", true), connect.CodeFailedPrecondition, "Path is a directory"},
 		{"remove the root, by its name", r.remove(r.Path, true), connect.CodeFailedPrecondition, "Path is a directory"},
 		{"remove outside", r.remove("../x", true), connect.CodeOutOfRange, "resolves outside"},
-		{"a name that is no text", read("\xff"), connect.CodeNotFound, "File not found in sandbox: \uFFFD"},
+		{"a name that is not text", read("\xff"), connect.CodeNotFound, "File not found in sandbox: \uFFFD"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.what, func(t *testing.T) { guesttest.Refused(t, tt.err, tt.code, tt.text) })

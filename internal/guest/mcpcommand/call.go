@@ -129,7 +129,7 @@ func (c *command) readJSON(text string) (arguments map[string]json.RawMessage, e
 		}
 	}
 	if err := json.Unmarshal(data, &arguments); err != nil {
-		return nil, misuseOf("the arguments are no JSON object: %v", err)
+		return nil, misuseOf("the arguments are not a JSON object: %v", err)
 	}
 	return arguments, nil
 }
@@ -153,7 +153,7 @@ func (t *tool) readArguments(args []string) (map[string]json.RawMessage, error) 
 		var err error
 		if asJSON {
 			if !json.Valid([]byte(value)) {
-				return nil, misuseOf("the value of %s is no JSON: %.100s", name, value)
+				return nil, misuseOf("the value of %s is not JSON: %.100s", name, value)
 			}
 			found[a.Name] = json.RawMessage(value)
 		} else {
@@ -187,7 +187,7 @@ func (a *argument) value(text string, previous json.RawMessage) (json.RawMessage
 	plain, _ := json.Marshal(text)
 	isJSON := json.Valid([]byte(text))
 	if previous != nil && a.Type != "array" {
-		return nil, misuseOf("%s is given twice, and is no list", a.shown())
+		return nil, misuseOf("%s is given twice, and is not a list", a.shown())
 	}
 	wrong := func(want string) error {
 		return misuseOf("%s needs %s, and not %.100q", a.shown(), want, text)

@@ -123,7 +123,7 @@ func (n *Network) readSOCKS(c *client) (request wire.NetRequest, err error) {
 func (n *Network) serveHTTP(ctx context.Context, c *client) {
 	r, err := http.ReadRequest(c.r)
 	if err != nil {
-		answerHTTP(c, http.StatusBadRequest, "this is no request to a proxy: "+err.Error())
+		answerHTTP(c, http.StatusBadRequest, "this is not a request to a proxy: "+err.Error())
 		return
 	}
 	c.SetReadDeadline(time.Time{})
@@ -143,7 +143,7 @@ func (n *Network) parseHostPort(hostport, port string) (request wire.NetRequest,
 	}
 	number, err := strconv.ParseUint(port, 10, 16)
 	if host == "" || err != nil || number == 0 {
-		return request, fmt.Errorf("%q is no host with a port", hostport)
+		return request, fmt.Errorf("%q is not a host with a port", hostport)
 	}
 	return n.requestFor(host, number), nil
 }

@@ -127,9 +127,9 @@ func openTree(dir string) (*os.Root, error) {
 		s, ok := opened.Sys().(*syscall.Stat_t)
 		switch {
 		case !st.IsDir() || !os.SameFile(st, opened):
-			err = wire.Errorf(connect.CodeFailedPrecondition, "%s is no folder of the agent's", dir)
+			err = wire.Errorf(connect.CodeFailedPrecondition, "%s is not a folder of the agent's", dir)
 		case !ok || int(s.Uid) != os.Geteuid() || opened.Mode().Perm()&0o022 != 0:
-			err = wire.Errorf(connect.CodeFailedPrecondition, "%s belongs to others than the agent: remove it", dir)
+			err = wire.Errorf(connect.CodeFailedPrecondition, "%s does not belong to the agent: remove it", dir)
 		}
 	}
 	if err != nil {

@@ -29,7 +29,7 @@ func Main(out io.Writer) error {
 		return err
 	}
 	if !process.InGVisor() {
-		return errors.New("this is no kernel of gVisor")
+		return errors.New("this is not a kernel of gVisor")
 	}
 	for _, check := range []func() error{faults, threads, sleep, processes} {
 		if err := check(); err != nil {

@@ -27,7 +27,7 @@ func TestOutside(t *testing.T) {
 		t.Fatal("this test needs a kernel that is not gVisor's")
 	}
 	var out bytes.Buffer
-	if err := Main(&out); err == nil || !strings.Contains(err.Error(), "no kernel of gVisor") {
+	if err := Main(&out); err == nil || !strings.Contains(err.Error(), "not a kernel of gVisor") {
 		t.Errorf("%v", err)
 	}
 	if out.String() != wire.TrialStarted+"\n" {

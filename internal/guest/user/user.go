@@ -35,7 +35,7 @@ func New(uid, gid uint32, groups []uint32, name, home string) (*User, error) {
 		return nil, nil
 	}
 	if uid > math.MaxInt32 || gid > math.MaxInt32 { // the largest number means "no change"
-		return nil, fmt.Errorf("%d:%d is no user", uid, gid)
+		return nil, fmt.Errorf("%d:%d is not a user", uid, gid)
 	}
 	own, err := unix.Getgroups()
 	if err != nil {

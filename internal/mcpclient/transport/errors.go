@@ -43,7 +43,7 @@ func (e *InvalidAnswerError) Error() string {
 	if e.Result == "" || e.Result == "null" {
 		return "the server answered with no result"
 	}
-	return "the server answered with a result that is no object, as MCP wants it to be: " + e.Result
+	return "the server answered with a result that is not an object, as MCP wants it to be: " + e.Result
 }
 
 // Codes of JSON-RPC and of MCP.

@@ -220,7 +220,7 @@ func (h *streamable) readJSON(ctx context.Context, resp *http.Response, id int64
 	answered, ok := h.receiver.Receive(b, reserver.transfer())
 	switch {
 	case !ok:
-		return fmt.Errorf("the server's answer is no JSON-RPC message: %s", Clip(string(b[:min(len(b), 200)]), 200))
+		return fmt.Errorf("the server's answer is not a JSON-RPC message: %s", Clip(string(b[:min(len(b), 200)]), 200))
 	case answered == id:
 		return nil
 	}

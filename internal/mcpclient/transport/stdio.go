@@ -144,7 +144,7 @@ func (s *stdio) receive(to Receiver, line []byte, r Reservation) {
 		return
 	}
 	if id, ok := guessID(line); ok && line[0] == '{' {
-		to.Fail(id, errors.New("the server's answer is no JSON that can be read"))
+		to.Fail(id, errors.New("the server's answer is not JSON that can be read"))
 	}
 	s.onOtherLine(line[:min(len(line), maxOtherLine)])
 }

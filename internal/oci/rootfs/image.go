@@ -259,7 +259,7 @@ func (i *Image) Open(name string) (fs.File, error) {
 	case n.isType(typeRegular):
 		return nil, &fs.PathError{Op: "open", Path: name, Err: errCorrupt}
 	}
-	return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("it is no regular file")}
+	return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("it is not a regular file")}
 }
 
 // Stat describes a file, following symbolic links.
@@ -296,7 +296,7 @@ func (i *Image) ReadDir(name string) ([]fs.DirEntry, error) {
 	}
 	d, is := f.(*openDirectory)
 	if !is {
-		return nil, &fs.PathError{Op: "readdir", Path: name, Err: errors.New("it is no directory")}
+		return nil, &fs.PathError{Op: "readdir", Path: name, Err: errors.New("it is not a directory")}
 	}
 	return d.ReadDir(-1)
 }

@@ -25,7 +25,7 @@ func Uncompressed(r io.Reader) (io.ReadCloser, error) {
 	case bytes.HasPrefix(first, []byte{0x1f, 0x8b}):
 		z, err := gzip.NewReader(buffered)
 		if err != nil {
-			return nil, invalid("a layer is no gzip stream: %v", err)
+			return nil, invalid("a layer is not a gzip stream: %v", err)
 		}
 		return z, nil
 	case bytes.Equal(first, []byte{0x28, 0xb5, 0x2f, 0xfd}),

@@ -235,12 +235,12 @@ func TestRefusedMounts(t *testing.T) {
 	defer r.Close()
 	workspace := sandbox.Mount{Source: harmless, Target: "/workspace"}
 	const daemon, place = "the socket of the Docker daemon", "in a folder that the sandbox has for something else"
-	const places = "the place of the sockets of daemons"
+	const places = "where daemons have their sockets"
 	for _, tt := range []struct{ source, target, refusal string }{
 		{harmless, "/data", ""}, {harmless, "/root/share", ""}, {harmless, "/workspaces", ""},
 		{own, "/data", daemon}, {filepath.Dir(own), "/data", daemon}, {link, "/data", daemon},
 		{"/", "/data", places}, {"/run", "/data", places}, {"/var/run", "/data", places}, {"/var/lib", "/data", places},
-		{other, "/data", "other daemon.sock in it, a socket of a program of this machine"},
+		{other, "/data", "other daemon.sock, the socket of a program of this machine"},
 		{harmless, "/workspace/team/files", place}, {harmless, "/.sandlot/x", place}, {harmless, "/run/sandlot", place},
 		{harmless, "/proc/sys", place}, {harmless, "/", place}, {harmless, "/x/../dev/shm", place},
 		{filepath.Join(harmless, "missing"), "/data", "is missing"},

@@ -36,7 +36,7 @@ func (r *Runtime) Image(ctx context.Context, ref string, progress func(string)) 
 	}
 	name, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
-		return sandbox.Image{}, fmt.Errorf("docker: the daemon has no image %q, and that is no name of one: %w", ref,
+		return sandbox.Image{}, fmt.Errorf("docker: the daemon has no image %q, and that is not a name of one: %w", ref,
 			err)
 	}
 	if err := dockercommand.Pull(ctx, r.client.Client, reference.TagNameOnly(name), progress); err != nil {
@@ -185,8 +185,8 @@ func (r *Runtime) imageOf(ctx context.Context, t *image.Template) (string, error
 		found, err := r.Image(ctx, t.Image, nil)
 		return found.ID, err
 	case t.Rootfs != "" || t.RootfsImage != "":
-		return "", fmt.Errorf("docker: the template %s has a root file system of its own, of which the runtime docker "+
-			"makes no sandboxes; give it an image, or `runtime: gvisor`", t.Name)
+		return "", fmt.Errorf("docker: no sandboxes can be made from the root file system of the template %s; give it an "+
+			"image, or `runtime: gvisor`", t.Name)
 	}
 	return r.skeleton(ctx, t)
 }

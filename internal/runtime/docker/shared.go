@@ -21,7 +21,7 @@ var socketPlaces = []string{"/run", "/var/run", "/var/lib/lxd", "/var/snap/lxd",
 // other file systems are mounted in it: most daemons would leave them writable. The error continues a sentence about
 // the folder.
 func (r *Runtime) checkSource(source string, readOnly bool) error {
-	const advice = "with which a sandbox would be root on this machine; share another folder"
+	const advice = "and a sandbox would be root on this machine with it; share another folder"
 	places := socketPlaces
 	if own := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(own) {
 		places = append(slices.Clone(places), own)
@@ -32,9 +32,9 @@ func (r *Runtime) checkSource(source string, readOnly bool) error {
 		}
 		switch {
 		case isIn(source, place):
-			return fmt.Errorf("is in %s, the place of the sockets of daemons, %s", place, advice)
+			return fmt.Errorf("is in %s, where daemons have their sockets, %s", place, advice)
 		case isIn(place, source):
-			return fmt.Errorf("has %s in it, the place of the sockets of daemons, %s", place, advice)
+			return fmt.Errorf("contains %s, where daemons have their sockets, %s", place, advice)
 		}
 	}
 	if daemon, isPath := strings.CutPrefix(r.client.DaemonHost(), "unix://"); isPath {
@@ -42,15 +42,15 @@ func (r *Runtime) checkSource(source string, readOnly bool) error {
 			daemon = resolved
 		}
 		if isIn(daemon, source) {
-			return fmt.Errorf("is the place of %s, the socket of the Docker daemon, %s", daemon, advice)
+			return fmt.Errorf("contains %s, the socket of the Docker daemon, %s", daemon, advice)
 		}
 	}
 	if socket := openSocketIn(source); socket != "" {
-		return fmt.Errorf("has %s in it, a socket of a program of this machine, with which a sandbox could act as the "+
-			"program's user; share another folder, or end the program", socket)
+		return fmt.Errorf("contains %s, the socket of a program of this machine: a sandbox could act as the program's "+
+			"user; share another folder, or end the program", socket)
 	}
 	if below := proc.MountsBelow(source); readOnly && len(below) > 0 && !r.sealsSubmounts() {
-		return fmt.Errorf("has another file system in it, at %s, which would not be read-only; share the folders "+
+		return fmt.Errorf("contains another file system, at %s, which would not be read-only; share the folders "+
 			"below it one by one, each at a place of its own, or use Docker 25 or newer", below[0])
 	}
 	return nil

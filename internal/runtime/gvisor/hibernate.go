@@ -564,10 +564,10 @@ func (r *Runtime) checkFrozen(i frozen.Info, bundle *specs.Spec, spec sandbox.Sp
 		return nil, err
 	}
 	if !slices.Equal(i.Host, host) {
-		return nil, sandbox.Explain("the machine's kernel or processors are others than when it was put to sleep", nil)
+		return nil, sandbox.Explain("the machine's kernel or processors have changed since it was put to sleep", nil)
 	}
 	if i.Record.Template != spec.Template.Name || !slices.EqualFunc(i.Record.Mounts, spec.Mounts, sameMount) {
-		return nil, sandbox.Explain("its template or its shared folders are others than when it was put to sleep", nil)
+		return nil, sandbox.Explain("its template or its shared folders have changed since it was put to sleep", nil)
 	}
 	if _, err := os.Stat(bundle.Root.Path); errors.Is(err, fs.ErrNotExist) {
 		return nil, sandbox.Explain("the files of its root file system are gone, such as when the state folder was moved", nil)

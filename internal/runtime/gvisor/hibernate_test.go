@@ -381,7 +381,7 @@ func TestUpgradedMachine(t *testing.T) {
 	for _, m := range s.r.mounts(s.box.(*box)) {
 		if st, err := os.Stat(m.Source); m.Type == "bind" && m.Destination != wire.AgentPath && m.Destination != bootIDPath &&
 			(err != nil || !st.IsDir()) {
-			t.Errorf("%s is mounted at %s, and is no folder: %v", m.Source, m.Destination, err)
+			t.Errorf("%s is mounted at %s, and is not a folder: %v", m.Source, m.Destination, err)
 		}
 	}
 	run(t, s.client, "import ssl, zlib; zlib.crc32(b'a')")

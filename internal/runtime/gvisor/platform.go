@@ -139,7 +139,7 @@ func openDevice(path string) error {
 			"kernel's module kvm_intel or kvm_amd, or turn on nested virtualization", path)
 	}
 	if err == nil && st.Mode()&os.ModeCharDevice == 0 {
-		return fmt.Errorf("%s is no device", path)
+		return fmt.Errorf("%s is not a device", path)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrPermission) {

@@ -79,8 +79,9 @@ func (r *Runtime) runBound(ctx context.Context, b *box, args ...string) error {
 }
 
 func runCommand(cmd *exec.Cmd, name string) error {
-	// The output of a command goes to memory, not to a pipe: the sandbox that it
-	// starts inherits it, and would be killed by writing to a pipe without reader.
+	// The output of a command goes to a file in memory, not to a pipe, because the sandbox that `runsc run -detach` starts
+	// inherits it. With a pipe, waiting for the end of the output is waiting for the end of the sandbox, and when the
+	// server ends, SIGPIPE kills any process of the sandbox that writes to it. Once sealed, the file cannot grow.
 	fd, err := unix.MemfdCreate("runsc", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ func (r *Runtime) endWriters(source string, writers []*box) {
 		if w.overLooks[id]++; w.overLooks[id] < maxOverLooks {
 			continue
 		}
-		r.Log.Warn("a sandbox goes on writing into a volume that is full, and ends", "sandbox", id, "volume", source,
+		r.Log.Warn("a sandbox kept writing into a full volume, and was ended", "sandbox", id, "volume", source,
 			"megabytes", grown[id]>>20)
 		b.kill("volume")
 	}

@@ -38,7 +38,7 @@ func Question(server, method string, params json.RawMessage) (json.RawMessage, e
 	}
 	var p rawjson.Object
 	if json.Unmarshal(params, &p) != nil || p == nil {
-		return nil, errors.New("its parameters are no object")
+		return nil, errors.New("its parameters are not an object")
 	}
 	if method == samplingMethod {
 		return sampling(server, p)
@@ -105,7 +105,7 @@ func askedForm(raw json.RawMessage) (json.RawMessage, error) {
 		Required   []string
 	}
 	if json.Unmarshal(raw, &s) != nil || len(s.Properties) > 0 && !rawjson.IsObject(s.Properties) {
-		return nil, errors.New("its form is no object with properties")
+		return nil, errors.New("its form is not an object with properties")
 	}
 	fields, required := ordered{}, []string{}
 	var err error
@@ -169,7 +169,7 @@ var formats = []string{"email", "uri", "date", "date-time"}
 func askedField(raw json.RawMessage) (json.RawMessage, error) {
 	var p asked
 	if json.Unmarshal(raw, &p) != nil {
-		return nil, errors.New("is no text, number or choice")
+		return nil, errors.New("is not text, number or choice")
 	}
 	if p.Type == "" && len(p.AnyOf) > 0 { // one that may be null, which a person leaves empty
 		if err := p.takeOnly(); err != nil {
@@ -245,7 +245,7 @@ func (p *asked) takeOnly() error {
 	}
 	title, description, value := p.Title, p.Description, p.Default
 	if json.Unmarshal(one, p) != nil || p.Type == "" && len(p.Enum) == 0 && len(p.OneOf) == 0 {
-		return errors.New("is no text, number or choice")
+		return errors.New("is not text, number or choice")
 	}
 	if title != "" {
 		p.Title = title

@@ -356,7 +356,7 @@ func (r *Reader) readTool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	var t rawjson.Object
 	err := json.Unmarshal(raw, &t)
 	if err != nil || t == nil {
-		return Definition{}, errors.New("its definition is no object")
+		return Definition{}, errors.New("its definition is not an object")
 	}
 	if err := c.clean(kindTool, t, raw, r.DescriptionPrefix); err != nil {
 		return Definition{}, err
@@ -429,7 +429,7 @@ func (r *Reader) readDefinition(c *Catalog, raw json.RawMessage, kind, key strin
 	}
 	var t rawjson.Object
 	if len(raw) > maxDefinition || rawjson.NestedDeeper(raw, maxDepth) || json.Unmarshal(raw, &t) != nil || t == nil {
-		return Definition{}, fmt.Errorf("its definition is no object, too large or nested too deep")
+		return Definition{}, fmt.Errorf("its definition is not an object, too large or nested too deep")
 	}
 	d := Definition{Remote: rawjson.Text(t[key])}
 	if d.Remote == "" || len(d.Remote) > 4096 || spec.HasControl(d.Remote) {

@@ -94,7 +94,7 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) { return saf
 func safeResult(raw json.RawMessage, model bool) (json.RawMessage, bool, error) {
 	var r rawjson.Object
 	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.NestedDeeper(raw, maxDepth) {
-		return nil, false, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
+		return nil, false, fault.New(fault.Connection, "the server's answer is not an object, or nested too deep")
 	}
 	CleanMeta(r)
 	if string(r["resultType"]) == `"input_required"` {
@@ -214,7 +214,7 @@ func safeBlock(raw json.RawMessage, model bool) json.RawMessage {
 		if text := asText(raw); text != nil {
 			return textBlock(rawjson.Text(text))
 		}
-		return textBlock("[a block that is no object was left out]")
+		return textBlock("[a block that is not an object was left out]")
 	}
 	kind, typed := rawjson.Text(b["type"]), false
 	if kind == "" && asText(b["text"]) != nil {
@@ -293,7 +293,7 @@ func blockProblem(kind string, b rawjson.Object) (problem string, known bool) {
 	switch kind {
 	case "text":
 		if !rawjson.IsString(b["text"]) {
-			problem = "its text is no string"
+			problem = "its text is not a string"
 		}
 	case "image", "audio":
 		problem = base64Problem(b["data"])
@@ -346,7 +346,7 @@ func contentsProblem(raw json.RawMessage) string {
 func SafeOtherResult(method, uri string, raw json.RawMessage) (json.RawMessage, error) {
 	var r rawjson.Object
 	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.NestedDeeper(raw, maxDepth) {
-		return nil, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
+		return nil, fault.New(fault.Connection, "the server's answer is not an object, or nested too deep")
 	}
 	if len(raw) > maxResult {
 		return nil, fault.Limit("result_bytes", len(raw), maxResult,

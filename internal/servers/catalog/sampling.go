@@ -61,7 +61,7 @@ func sampling(server string, params rawjson.Object) (json.RawMessage, error) {
 func checkRoles(raw json.RawMessage) error {
 	var messages []rawjson.Object
 	if !rawjson.IsArray(raw) || json.Unmarshal(raw, &messages) != nil {
-		return errors.New("its messages are no list")
+		return errors.New("its messages are not a list")
 	}
 	for _, m := range messages {
 		if role := rawjson.Text(m["role"]); role != "user" && role != "assistant" {

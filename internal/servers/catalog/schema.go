@@ -77,7 +77,7 @@ func readSchema(raw json.RawMessage, result bool) (_ map[string]any, lost []stri
 		m, ok = v.(map[string]any)
 	}
 	if !ok {
-		return nil, nil, errors.New("its schema is no object")
+		return nil, nil, errors.New("its schema is not an object")
 	}
 	for _, k := range []string{"$id", "id"} { // a base URI: validators would resolve references against it
 		if s, ok := m[k].(string); ok && !strings.HasPrefix(s, "#") {
@@ -179,7 +179,7 @@ func (w *refChecker) check(at position, names bool) error {
 		case refKeywords[k] && isText: // also as a name: it is no schema then, but some validators follow it
 			err = w.checkReference(k, text, moved)
 		case refKeywords[k] && !names && m[k] != nil:
-			err = fmt.Errorf("its schema has a %s that is no text", k)
+			err = fmt.Errorf("its schema has a %s that is not text", k)
 		case dataKeywords[k] && !names:
 			w.data = append(w.data, value)
 		default:

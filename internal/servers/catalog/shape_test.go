@@ -133,7 +133,7 @@ func TestOddDefinitions(t *testing.T) {
 			`"a":{"const":null,"default":null,"enum":[null,1]}`, ""},
 		{kindTool, tool(`"inputSchema":{"properties":{"a":{"pattern":"(?!a)b\\p{L}"},"b":{"$ref":"#/none"}}}`), `"a":{"pattern":"(?!a)b\\p{L}"},"b":{"$ref":"#/none"}`, ""},
 		{kindTool, tool(`"inputSchema":{"type":"array"}`), "", `tool "t" is left out: its schema is of type array, not object`},
-		{kindTool, tool(`"inputSchema":5`), "", `tool "t" is left out: its schema is no object`},
+		{kindTool, tool(`"inputSchema":5`), "", `tool "t" is left out: its schema is not an object`},
 		{kindTool, tool(`"outputSchema":{"type":"object","properties":{"a":{"$ref":"#/$defs/none","minLength":{}}}}`),
 			`"outputSchema":{"properties":{"a":{}},"type":"object"}`, `outputSchema: $ref`},
 		{kindTool, tool(`"outputSchema":{"type":"object","properties":{"a":{"pattern":"\\_("}}}`),

@@ -35,7 +35,7 @@ func Result(ctx context.Context, raw json.RawMessage, whole bool) (result json.R
 // the context ends, WholeResult does too, with its cause.
 func WholeResult(ctx context.Context, raw json.RawMessage) (result json.RawMessage, isError bool, err error) {
 	if !rawjson.IsObject(raw) || rawjson.NestedDeeper(raw, maxDepth) {
-		return nil, false, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
+		return nil, false, fault.New(fault.Connection, "the server's answer is not an object, or nested too deep")
 	}
 	r := rawjson.Shared(raw, "resultType", "content", "isError")
 	asks := rawjson.ShortText(r["resultType"]) == "input_required"
@@ -57,7 +57,7 @@ func WholeResult(ctx context.Context, raw json.RawMessage) (result json.RawMessa
 		case name == "_meta":
 			cleanMetaInPlace(value)
 		case name == "content" && value[0] != '[':
-			err = overwrite(value, json.RawMessage("[]"), "its content is no array")
+			err = overwrite(value, json.RawMessage("[]"), "its content is not an array")
 		case name == "content":
 			rawjson.EachElement(value, func(block json.RawMessage) {
 				if err == nil {
@@ -109,7 +109,7 @@ func (c *blockCleaner) clean(block json.RawMessage) error {
 		return ended(c.ctx)
 	}
 	if !rawjson.IsObject(block) {
-		const text = "a block that is no object was left out"
+		const text = "a block that is not an object was left out"
 		return overwrite(block, textBlock("["+text+"]"), text)
 	}
 	b := c.members

@@ -130,7 +130,7 @@ func FuzzWholeResult(f *testing.F) {
 			return
 		}
 		if !json.Valid(got) || strings.Contains(string(got), "\n") {
-			t.Fatalf("%q becomes what is no line of JSON", raw)
+			t.Fatalf("%q becomes what is not a line of JSON", raw)
 		}
 		var r struct{ Content []json.RawMessage }
 		if err := json.Unmarshal(got, &r); err != nil {

@@ -173,7 +173,7 @@ func (i *Installer) installGit(ctx context.Context) (Result, error) {
 	}
 	if strings.TrimSpace(notRepo) != "" {
 		return Result{}, fault.Argument("workdir",
-			"%s is there, and is no repository: choose another workdir", repo)
+			"%s is there, and is not a repository: choose another workdir", repo)
 	}
 	// An existing clone is replaced only when the new one is complete.
 	if err := i.cloneRef(ctx, u.String(), ref, newRepo); err != nil {

@@ -68,7 +68,7 @@ func (r *Request) Check() (folder string, err error) {
 			return "", fault.Argument("install", "install.spec %q: git URLs begin with https:// and hold no password; "+
 				"a branch, tag or commit may follow after #", spec.ClipName(r.Spec))
 		} else if u.Fragment != "" && !refPattern.MatchString(u.Fragment) {
-			return "", fault.Argument("install", "install.spec: %q is no name of a branch, tag or commit",
+			return "", fault.Argument("install", "install.spec: %q is not a name of a branch, tag or commit",
 				spec.ClipName(u.Fragment))
 		}
 	}

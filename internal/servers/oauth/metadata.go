@@ -223,7 +223,7 @@ var parameters = strings.Fields(`client_id client_secret client_assertion client
 // checkEndpoint returns an error if the URL of an endpoint cannot be used.
 func checkEndpoint(u *url.URL) error {
 	if u.Scheme != "https" && u.Scheme != "http" || u.Opaque != "" {
-		return safeError("it is no address of the web")
+		return safeError("it is not an address of the web")
 	}
 	if u.User != nil || u.Fragment != "" || u.RawFragment != "" {
 		return safeError("its address has a user's name or a fragment")

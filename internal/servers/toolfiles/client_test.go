@@ -201,7 +201,7 @@ assert pickle.loads(pickle.dumps(e)).code == "tool_error"
 fails(f.refuse, "busy", "too many calls")
 for n in range(3):
     for broken in f.die, f.half: fails(broken, "broken", "the tool may have run")
-    fails(f.garbage, "broken", "no answer")
+    fails(f.garbage, "broken", "not an answer")
     assert f.text() == "one\nzwei ä\u2028"
 assert fails(f.wait, "timeout", "in time", timeout=-0.9)
 fails(f.wait, "timeout", "in time", _timeout=-0.9)
@@ -357,7 +357,7 @@ await fails(f.refuse(), 'busy', 'too many calls');
 for (let n = 0; n < 3; n++) {
   await fails(f.die(), 'broken', 'the tool may have run');
   await fails(f.half(), 'broken', 'the tool may have run');
-  await fails(f.garbage(), 'broken', 'no answer');
+  await fails(f.garbage(), 'broken', 'not an answer');
   assert.equal(await f.text(), 'one\nzwei ä\u2028');
 }
 await fails(f.wait({}, { timeout: -0.9 }), 'timeout', 'in time');

@@ -99,8 +99,8 @@ func (i Images) Limit(ctx context.Context, now time.Time) {
 			return asleep[one.Name].Session == "" // it is a snapshot's
 		})
 		for _, one := range tooMuch(images, i.DiskBytes, func(image string) string { return asleep[image].Owner }) {
-			i.Lose(ctx, asleep[one.Name].Session, fmt.Sprintf("those that sleep had more than %d MB on the disk "+
-				"together (hibernate.disk_mb), yours most of them, and of these it was asleep for longest",
+			i.Lose(ctx, asleep[one.Name].Session, fmt.Sprintf("all sleeping sessions had more than %d MB on the "+
+				"disk (hibernate.disk_mb), yours had most, and it was the one asleep for longest",
 				i.DiskBytes>>20))
 		}
 	}

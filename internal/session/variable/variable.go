@@ -26,7 +26,7 @@ func Check(env map[string]string) error {
 			return fault.Argument("env", "a variable of a session has a name of 1 to 128 letters, digits and _, which "+
 				"does not begin with a digit")
 		case strings.ContainsRune(value, 0) || !utf8.ValidString(value):
-			return fault.Argument("env", "the variable %s is no text (UTF-8) without NUL", name)
+			return fault.Argument("env", "the variable %s is not text (UTF-8) without NUL", name)
 		}
 	}
 	if len(env) > Max || total > MaxBytes {

@@ -193,7 +193,7 @@ func (s *Store) writeKey(dir, name, bundle string, key []byte) error {
 func (s *Store) sealKey(name, bundle string, key []byte) ([]byte, error) {
 	sealed, err := s.Keys.SealImageKey(name, bundle, key)
 	if err != nil {
-		err = sandbox.Explain("the server's key of secrets, with which its memory is sealed, cannot be used", err)
+		err = sandbox.Explain("its memory is sealed, and the server's key of secrets cannot be used", err)
 	}
 	return sealed, err
 }

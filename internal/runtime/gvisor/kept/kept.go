@@ -76,7 +76,7 @@ func (s *Store) KeepIf(from, name string, may func(sum string, size int64) error
 		return "", err
 	}
 	if !st.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is no file", from)
+		return "", fmt.Errorf("%s is not a file", from)
 	}
 	if s.max > 0 && st.Size() > s.max { // before it is read, for which others would wait
 		return "", fmt.Errorf("%w: %d MB of %d", ErrFull, st.Size()>>20, s.max>>20)

@@ -34,7 +34,7 @@ type layer struct {
 // maxLinks bounds the symbolic links on the way to one path.
 const maxLinks = 40
 
-var errNoFolder = errors.New("it is no folder")
+var errNoFolder = errors.New("it is not a folder")
 
 // buildLayer returns the layer for a template as a tar archive.
 func buildLayer(i *rootfs.Image, t *image.Template, files map[string]string, now time.Time) ([]byte, error) {

@@ -176,7 +176,7 @@ func TestHostileLinks(t *testing.T) {
 		}
 	}
 	if _, err := forImage(t, nil, image.User{UID: 1, Home: "/dev/null"}, file("dev/null", "")); err != nil {
-		t.Errorf("a home that is no folder: %v", err)
+		t.Errorf("a home that is not a folder: %v", err)
 	}
 }
 

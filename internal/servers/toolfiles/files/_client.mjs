@@ -43,7 +43,7 @@ Object.defineProperty(globalThis, Symbol.for('sandlot.mcp.endOfCell'), { value: 
 const answer = (line, server, tool) => {
   let found;
   try { found = JSON.parse(line); } catch { /* below */ }
-  if (found === null || typeof found !== 'object') return { fail: new ToolError('Sandlot sent what is no answer', server, tool, 'broken'), drop: true };
+  if (found === null || typeof found !== 'object') return { fail: new ToolError('Sandlot sent what is not an answer', server, tool, 'broken'), drop: true };
   if (found.error) return { fail: new ToolError(found.error.message || 'it failed', server, tool, found.error.code || '', found.error.data) };
   for (const kind of ['result', 'found', 'described']) if (kind in found) return { value: found[kind] };
   return null; // progress

@@ -177,7 +177,7 @@ def _answer(lines, server, tool):
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise ToolError("Sandlot sent what is no answer", server, tool, "broken")
+            raise ToolError("Sandlot sent what is not an answer", server, tool, "broken")
         if "error" in found:
             e = found["error"] if isinstance(found["error"], dict) else {}
             raise _Answered(ToolError(e.get("message") or "it failed", server, tool, e.get("code", ""), e.get("data")))
@@ -392,7 +392,7 @@ class Aio:
         import types
         server, plain = self._server, getattr(sys.modules[self._module], name)
         if not isinstance(plain, types.FunctionType):
-            raise AttributeError("%s is no tool" % name)
+            raise AttributeError("%s is not a tool" % name)
 
         async def _call(tool, given, names={}):
             arguments, timeout = _arguments(given, names)
