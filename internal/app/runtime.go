@@ -173,12 +173,10 @@ func (l runtimeList) seal(ctx context.Context, source string, readOnly bool) (fa
 	return failed
 }
 
-// sandboxes returns the sandboxes of all runtimes that can list them.
+// sandboxes returns the sandboxes of all runtimes.
 func (l runtimeList) sandboxes() (all []sandbox.Sandbox) {
 	for _, rt := range l {
-		if lister, ok := rt.(sandbox.Lister); ok {
-			all = append(all, lister.List()...)
-		}
+		all = append(all, rt.List()...)
 	}
 	return all
 }

@@ -78,16 +78,18 @@ func (p *Pool) settle(ctx context.Context, b *Booted, now sandbox.Limits, s agen
 // resize gives a sandbox its limits of now, if it has others. A sandbox that has more in use than they allow keeps those
 // that it has: what runs in it would end, and nobody could have saved it while it slept.
 func (p *Pool) resize(ctx context.Context, b *Booted, now sandbox.Limits) error {
-	r, ok := b.Box.(sandbox.Resizer)
 	has := b.Box.Spec().Limits
-	if !ok || has == now {
+	if has == now {
 		return nil
 	}
 	want := inUse(ctx, b, has, now)
-	err := r.Resize(ctx, want)
+	err := b.Box.Resize(ctx, want)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
 	if err != nil && narrower(want.MemoryBytes, has.MemoryBytes) { // the kernel takes no limit below what is in use
 		want.MemoryBytes = has.MemoryBytes
-		err = r.Resize(ctx, want)
+		err = b.Box.Resize(ctx, want)
 	}
 	if err != nil {
 		return err

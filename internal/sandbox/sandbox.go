@@ -136,6 +136,8 @@ type Runtime interface {
 	// ErrRemains too. After an error without ErrGone it may live. After both the caller may try
 	// again. A sandbox that this Runtime has already is returned as it is.
 	Recover(ctx context.Context, id string) (Sandbox, error)
+	// List returns the sandboxes that this Runtime has created or recovered, and that were not stopped.
+	List() []Sandbox
 	// Close releases the runtime's resources in this process. Sandboxes live on.
 	Close() error
 }
@@ -150,28 +152,19 @@ type Sandbox interface {
 	// its connections to the network, so Connect is called again while earlier connections
 	// are open, but never twice at a time. It returns ErrGone once the sandbox is dead.
 	Connect(ctx context.Context) (net.Conn, error)
+	// Admitted is called when a connection that Connect has returned has said the agent's secret.
+	Admitted() error
 	// Status returns what the host knows of the sandbox. It does not ask the agent.
 	Status(ctx context.Context) (Status, error)
+	// Resize changes the limits while the sandbox runs. It returns errors.ErrUnsupported where they cannot change.
+	Resize(ctx context.Context, l Limits) error
+	// ChangeTools calls change with the path of a folder of the host that the sandbox sees, read-only, at
+	// wire.SharedTools. The folder may not exist yet. The sandbox is neither frozen nor removed meanwhile. It returns
+	// ErrGone after Stop, and errors.ErrUnsupported where there is no such folder.
+	ChangeTools(change func(dir string) error) error
 	// Stop kills the sandbox and removes everything that belongs to it: processes, mounts,
 	// cgroups, sockets, folders. The sources of its mounts stay. It may be called again.
 	Stop(ctx context.Context) error
-}
-
-// ToolKeeper is a Sandbox that may see a folder of the host, read-only, at wire.SharedTools.
-type ToolKeeper interface {
-	// ChangeTools calls change with the path of that folder, which may not exist yet. The sandbox is neither frozen nor
-	// removed meanwhile. It returns ErrGone after Stop, and errors.ErrUnsupported where there is no such folder.
-	ChangeTools(change func(dir string) error) error
-}
-
-// Admitter is a Sandbox that is told when a connection that Connect has returned has said the agent's secret.
-type Admitter interface {
-	Admitted() error
-}
-
-// Resizer is a Sandbox whose limits can change while it runs.
-type Resizer interface {
-	Resize(ctx context.Context, l Limits) error
 }
 
 // Prebooter is a Runtime that can start sandboxes from a preboot image: the
@@ -341,11 +334,6 @@ type Trial struct {
 	Start    time.Duration // until the sandbox's first program ran
 	Call     time.Duration // of one system call
 	Process  time.Duration // of the start and end of one process
-}
-
-// Lister is a Runtime that can list the sandboxes that it has created or recovered.
-type Lister interface {
-	List() []Sandbox
 }
 
 // Sealer is a Runtime that can make a folder read-only for sandboxes that run.

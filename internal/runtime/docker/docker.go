@@ -162,13 +162,13 @@ func (r *Runtime) instanceID() (string, error) {
 	return r.instance, nil
 }
 
-// List implements sandbox.Lister.
+// List implements sandbox.Runtime.
 func (r *Runtime) List() []sandbox.Sandbox {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := make([]sandbox.Sandbox, 0, len(r.boxes))
 	for _, b := range r.boxes {
-		all = append(all, b.sandbox())
+		all = append(all, b)
 	}
 	return all
 }

@@ -60,8 +60,7 @@ func subject(t *testing.T, d *dockertest.Daemon, template *image.Template) (*san
 
 // nameOf returns the name of a sandbox's container.
 func nameOf(b sandbox.Sandbox) string {
-	box, _ := boxOf(b)
-	return box.name
+	return b.(*box).name
 }
 
 // baseTemplate returns a template of the base image.

@@ -87,7 +87,7 @@ func imageFrom(found apiimage.InspectResponse) sandbox.Image {
 
 // Save implements sandbox.Imager.
 func (r *Runtime) Save(ctx context.Context, b sandbox.Sandbox, name string) (sandbox.Image, error) {
-	box, ok := boxOf(b)
+	box, ok := b.(*box)
 	if !ok {
 		return sandbox.Image{}, errors.New("docker: this is a sandbox of another runtime")
 	}

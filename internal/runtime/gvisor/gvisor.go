@@ -412,7 +412,7 @@ func (r *Runtime) recoverBox(id string) (*box, error) {
 	return b, nil
 }
 
-// List implements sandbox.Lister.
+// List implements sandbox.Runtime.
 func (r *Runtime) List() []sandbox.Sandbox {
 	r.mu.Lock()
 	defer r.mu.Unlock()
