@@ -272,7 +272,7 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 }
 
 // canWake returns the runtime that can make a sandbox of a content, and the request for it, or a fault if none can.
-func (s *Sessions) canWake(ctx context.Context, c Content) (h sandbox.Hibernator, r pool.Request, err error) {
+func (s *Sessions) canWake(ctx context.Context, c Content) (h sandbox.Freezer, r pool.Request, err error) {
 	t, exists, err := s.Templates.Of(ctx, c.Template)
 	if err != nil {
 		return nil, r, err
@@ -321,7 +321,7 @@ func (s *Session) reserveBeside(ctx context.Context, f image.Flavor) (done func(
 
 // wakeBeside makes a sandbox of a content, while the session still has what it has had. hold makes the session's record
 // have the content. After an error there is no such sandbox.
-func (s *Session) wakeBeside(ctx context.Context, h sandbox.Hibernator, request pool.Request, c Content,
+func (s *Session) wakeBeside(ctx context.Context, h sandbox.Freezer, request pool.Request, c Content,
 	hold func(*Record)) (*pool.Booted, error) {
 	r := s.record()
 	hold(&r)

@@ -79,11 +79,11 @@ func (s *Session) tellReplaced(b *pool.Booted) {
 	if b == nil || s.current().warned || !s.sessions.Hibernation.Enabled {
 		return
 	}
-	reviser, ok := s.sessions.Pool.RuntimeNamed(s.record().Runtime).(sandbox.Reviser)
-	if !ok {
+	freezer := s.sessions.Pool.Capabilities(s.record().Runtime).Freezer
+	if freezer == nil {
 		return
 	}
-	err := reviser.Outdated(b.Box)
+	err := freezer.Outdated(b.Box)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cur.booted == b {

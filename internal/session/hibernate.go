@@ -77,7 +77,7 @@ func (s *Sessions) idle(r Record, u agent.Usage) (since time.Duration, busy bool
 // lock is held meanwhile.
 type still struct {
 	session *Session
-	runtime sandbox.Hibernator
+	runtime sandbox.Freezer
 	booted  *pool.Booted // which the session does not have meanwhile
 	image   sandbox.FrozenImage
 }
@@ -512,7 +512,7 @@ func (s *Sessions) removeImage(ctx context.Context, madeBy, name string) {
 // thaw lets the sandbox of an earlier server go on that stood still, when that server ended while it put the session
 // to sleep. One that does not is ended, unless the cause passes.
 func (s *Session) thaw(ctx context.Context, id leftover.ID, box sandbox.Sandbox) error {
-	h, _ := s.sessions.Pool.RuntimeNamed(id.Runtime).(sandbox.Hibernator)
+	h := s.sessions.Pool.Capabilities(id.Runtime).Freezer
 	if h == nil {
 		return nil
 	}

@@ -429,6 +429,16 @@ type volumeRuntime struct {
 	volumes map[string]bool
 }
 
+func (r *volumeRuntime) Capabilities() sandbox.Capabilities {
+	c := r.Fake.Capabilities()
+	c.Storage = r
+	return c
+}
+
+func (r *volumeRuntime) VolumeBytes(context.Context, string) (int64, time.Time, error) {
+	return 0, time.Now(), nil
+}
+
 func (r *volumeRuntime) KeepsVolumes(context.Context) (bool, error) { return true, nil }
 
 func (r *volumeRuntime) KeeperID(context.Context) (address, id string, err error) {

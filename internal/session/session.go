@@ -429,8 +429,8 @@ func (l *Lease) ID() string { return l.record().ID }
 
 // RootIsCapable reports whether root in the sandbox can give files to other users and become them.
 func (l *Lease) RootIsCapable() bool {
-	rt, ok := l.sessions.Pool.RuntimeNamed(l.record().Runtime).(sandbox.Rooter)
-	return ok && rt.RootIsCapable(l.Booted.Template)
+	users := l.sessions.Pool.Capabilities(l.record().Runtime).Users
+	return users != nil && users.RootIsCapable(l.Booted.Template)
 }
 
 // Agent returns the sandbox's agent.

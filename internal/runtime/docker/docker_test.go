@@ -194,7 +194,7 @@ func TestRootlessServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.NoLimits = !rt.(*Runtime).known().hasLimits
-	if w := rt.(sandbox.Warner).Warning(); s.NoLimits != strings.Contains(w, "the kernel bounds not all") {
+	if w := rt.Capabilities().Doctor.Warning(); s.NoLimits != strings.Contains(w, "the kernel bounds not all") {
 		t.Errorf("the warning says %q", w)
 	}
 	if err := rt.Close(); err != nil {

@@ -126,6 +126,9 @@ func (f *Fake) List() []sandbox.Sandbox {
 	return all
 }
 
+// Capabilities implements sandbox.Runtime. Tests of what else runtimes can do wrap the Fake.
+func (f *Fake) Capabilities() sandbox.Capabilities { return sandbox.Capabilities{Freezer: f} }
+
 // Close implements sandbox.Runtime.
 func (f *Fake) Close() error { return nil }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -70,6 +71,7 @@ func (s *Subject) Run(t *testing.T) {
 		"Together":     together,
 		"BadSpec":      badSpec,
 		"LinkComesNew": linkComesNew,
+		"Groups":       groups,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, s); s.clean(t) })
 	}
@@ -396,6 +398,18 @@ func linkComesNew(t *testing.T, s *Subject) {
 		}
 	}
 	stop(t, b)
+}
+
+// groups tests that the runtime has no group of capabilities that is a nil pointer: it would be asked.
+func groups(t *testing.T, s *Subject) {
+	rt := s.Open(t)
+	defer closeRuntime(t, rt)
+	all := reflect.ValueOf(rt.Capabilities())
+	for i := range all.NumField() {
+		if g := all.Field(i).Elem(); g.Kind() == reflect.Pointer && g.IsNil() {
+			t.Errorf("%s is a nil pointer, and not nil", all.Type().Field(i).Name)
+		}
+	}
 }
 
 // Log returns a logger that writes to the test's log.
