@@ -138,11 +138,11 @@ var places = map[string]place{
 	"runtime/graft":           {"adapter", ""},
 	"runtime/pinned":          {"adapter", ""},
 	"runtime/gvisor/root":     {"adapter", ""},
+	"runtime/carrier":         {"adapter", ""},
 	"runtime/docker": {"adapter",
-		"runtime/docker/carrier runtime/docker/skeleton runtime/docker/volumes runtime/program runtime/socket " +
+		"runtime/carrier runtime/docker/skeleton runtime/docker/volumes runtime/program runtime/socket " +
 			"runtime/specfile"},
 	"runtime/docker/skeleton":   {"adapter", ""},
-	"runtime/docker/carrier":    {"adapter", ""},
 	"runtime/docker/volumes":    {"adapter", ""},
 	"runtime/docker/dockertest": {"test", "image/imagetest"},
 	"runtime/program":           {"adapter", ""},

@@ -16,7 +16,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/internal/runtime/docker/carrier"
+	"sandlot/internal/runtime/carrier"
 	"sandlot/internal/runtime/socket"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"

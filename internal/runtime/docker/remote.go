@@ -12,7 +12,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
-	"sandlot/internal/runtime/docker/carrier"
+	"sandlot/internal/runtime/carrier"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
 )
