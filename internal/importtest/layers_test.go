@@ -100,6 +100,7 @@ var places = map[string]place{
 	"session/record":   {"L2", "egress"},
 	"session/room":     {"L2", ""},
 	"session/awake":    {"L2", "agent"},
+	"session/state":    {"L0", ""},
 	"session/variable": {"L2", ""},
 	"session/reason":   {"L2", "agent egress pool"},
 	"servers": {"L2",
