@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/room"
+	"sandlot/internal/session/state"
 )
 
 const (
@@ -147,8 +148,9 @@ func (s *Sessions) makeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, env); err != nil {
 		return "", err
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), cur: current{rec: r},
-		disk: disk.New(c.Files, now), meter: egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))}
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), disk: disk.New(c.Files, now),
+		cur:   current{rec: r, status: state.Of(state.Copied)},
+		meter: egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))}
 	session.disk.Changed()
 	if err := s.add(ctx, session); err != nil {
 		return "", err
@@ -248,8 +250,10 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) (before Record, old *pool.Booted,
 	err error) {
 	s.mu.Lock()
-	before, old = s.cur.rec, s.cur.booted
-	s.cur.booted, s.cur.freezing = nil, old != nil
+	if before, old = s.cur.rec, s.cur.booted; old != nil {
+		s.cur.booted, s.cur.freezing = nil, true
+		s.on(state.Exchange)
+	}
 	s.mu.Unlock()
 	err = s.update(func(r *Record) {
 		if hold(r); woken != nil {
@@ -258,13 +262,26 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cur.freezing = false; err != nil {
+	s.cur.freezing = false
+	switch {
+	case err != nil && old != nil:
 		s.cur.booted = old
+		s.on(state.Thawed)
+		fallthrough
+	case err != nil:
 		return before, old, err
+	case s.cur.waiting: // its user has just stopped what it had
+		s.sessions.left.Add(s.sessions.boxOf(before))
+		s.cur.waiting, s.cur.stopPending = false, false
 	}
 	s.cur.booted, s.cur.asleepFor = woken, 0
 	if old != nil {
 		s.cur.ended, s.cur.restored = old.ID, true
+	}
+	if woken != nil {
+		s.on(state.Replaced)
+	} else {
+		s.on(state.ReplacedAsleep)
 	}
 	s.cur.warned, s.cur.warning = false, ""
 	s.disk.Replace(files)

@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/state"
 )
 
 // stopUnused stops a session's sandbox unless a call uses the session, and says whether it did.
@@ -116,7 +117,7 @@ func (s *Sessions) stopLocked(ctx context.Context, session *Session, why string)
 		session.mu.Unlock()
 		return false
 	}
-	session.giveUp(why)
+	session.giveUp(state.Evict, why)
 	session.mu.Unlock()
 	ended := session.destroy(booted)
 	r := session.record()
@@ -167,6 +168,7 @@ func (s *Sessions) removeStored(ctx context.Context, session *Session, why strin
 	defer session.storing.Unlock()
 	session.mu.Lock()
 	session.cur.removed = true
+	session.on(state.Remove)
 	r := session.cur.rec
 	session.mu.Unlock()
 	s.gone.add(r.ID, r.Owner, why)
@@ -202,7 +204,7 @@ func (s *Session) stopSandbox() {
 		s.cur.ended, s.cur.restored = b.ID, false
 	}
 	s.mu.Unlock()
-	s.dropSandbox(b, stoppedByUser)
+	s.endSandbox(b, state.Stop, stoppedByUser)
 }
 
 // endSession stops a session's sandbox, and, unless it is a home, removes its workspace and
@@ -224,7 +226,10 @@ func (s *Sessions) endSession(ctx context.Context, session *Session) {
 		}
 	}
 	session.mu.Lock()
-	session.cur.stopPending = session.cur.waiting
+	if session.cur.waiting {
+		session.cur.stopPending, session.cur.imageStays = true, false
+		session.on(state.Stop)
+	}
 	c := session.cur
 	session.mu.Unlock()
 	if c.waiting && !c.rec.Home {
@@ -235,9 +240,15 @@ func (s *Sessions) endSession(ctx context.Context, session *Session) {
 		s.removeStored(ctx, session, stoppedByUser)
 		return
 	}
-	session.updateOrLog("that a session stopped", func(r *Record) {
+	if err := session.update(func(r *Record) {
 		r.State, r.Lost, r.Image = Stopped, stoppedByUser, ""
-	})
+	}); err != nil {
+		s.Log.Error("could not store that a session stopped", "session", c.rec.ID, "error", err)
+	} else {
+		session.mu.Lock()
+		session.on(state.Stop)
+		session.mu.Unlock()
+	}
 	s.removeImage(ctx, c.rec.Runtime, c.rec.Image) // if the record still has it, its next use says that it is gone
 }
 

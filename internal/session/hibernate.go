@@ -22,6 +22,7 @@ import (
 	"sandlot/internal/session/images"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/state"
 )
 
 // This file owns the states of a session that sleeps:
@@ -96,6 +97,7 @@ func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error)
 		return nil, errInUse
 	}
 	session.cur.booted, session.cur.freezing = nil, true
+	session.on(state.Freeze)
 	session.disk.Changed()
 	session.mu.Unlock()
 	f.booted.Detach()
@@ -122,6 +124,7 @@ func (f *still) goOn(ctx context.Context) {
 		s.cur.adopted = b
 	}
 	s.cur.booted, s.cur.freezing = b, false
+	s.on(state.Thawed)
 	s.mu.Unlock()
 	if err != nil {
 		s.sessions.Log.Error("a sandbox that could not be put to sleep does not go on", "sandbox", b.ID, "error", err)
@@ -137,6 +140,7 @@ func (f *still) leave(cause error) {
 		"error", cause)
 	s.mu.Lock()
 	s.cur.booted, s.cur.freezing, s.cur.waiting = nil, false, true
+	s.on(state.StandsStill)
 	s.mu.Unlock()
 	s.sessions.left.Add()
 }
@@ -146,6 +150,7 @@ func (f *still) end(ctx context.Context) {
 	s := f.session
 	s.mu.Lock()
 	s.cur.freezing = false
+	s.on(state.Frozen)
 	s.mu.Unlock()
 	if err := f.booted.Box.Stop(context.WithoutCancel(ctx)); err != nil {
 		s.sessions.Log.Error("could not remove the sandbox of a session that sleeps; it is tried again", "sandbox",
@@ -309,7 +314,7 @@ func (s *Sessions) endNow(session *Session, why string) {
 			"error", err)
 	}
 	if booted := session.current().booted; booted != nil {
-		session.dropSandbox(booted, why)
+		session.endSandbox(booted, state.Stop, why)
 		session.updateOrLog("that a session stopped", func(r *Record) { r.State = Stopped })
 	}
 }
@@ -371,8 +376,11 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 		if err := s.update(func(r *Record) { r.Sandbox, r.State = id, Live }); err != nil {
 			return false, err
 		}
-		s.setBooting(true)
-		defer s.setBooting(false)
+		s.mu.Lock()
+		s.cur.booting = true
+		s.on(state.Needed)
+		s.mu.Unlock()
+		defer s.unmade()
 		b, err = s.sessions.Pool.Wake(ctx, h, pool.Request{ID: id, Workspace: r.Workspace, Template: t, Flavor: f},
 			r.Image, func(b *pool.Booted) { s.sessions.connectOutlet(b, r, s.meter) })
 	}
@@ -392,7 +400,9 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cur.late, s.cur.wokeWithout, s.cur.unkept = 0, s.cur.unkept, nil
-	if s.cur.booted = b; b.Outlet != nil {
+	s.cur.booted, s.cur.booting = b, false
+	s.on(state.Woken)
+	if b.Outlet != nil {
 		b.Outlet.SetPolicy(s.sessions.policy(s.cur.rec)) // it may have changed meanwhile
 	}
 	if !sandbox.IsCopy(r.Image) {
@@ -428,13 +438,19 @@ func (s *Session) sleepOn(id string, cause error) error {
 	s.sessions.Log.Error("could not wake a session, which sleeps on", "session", r.ID, "error", cause)
 	if errors.Is(cause, sandbox.ErrRemains) {
 		s.mu.Lock()
-		s.cur.waiting, s.cur.stopPending, s.cur.imageStays = true, true, true
+		s.cur.booting, s.cur.waiting, s.cur.stopPending, s.cur.imageStays = false, true, true, true
+		s.on(state.WakeRemains)
 		s.mu.Unlock()
 		s.sessions.left.Add()
-	} else if err := s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep }); err != nil {
-		s.sessions.Log.Error("could not store that a session sleeps on", "session", r.ID, "error", err)
-		s.mu.Lock() // the next update stores it
-		s.cur.rec.Sandbox, s.cur.rec.State = "", Asleep
+	} else {
+		err := s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep })
+		s.mu.Lock()
+		if err != nil { // the next update stores it
+			s.sessions.Log.Error("could not store that a session sleeps on", "session", r.ID, "error", err)
+			s.cur.rec.Sandbox, s.cur.rec.State = "", Asleep
+		}
+		s.cur.booting = false
+		s.on(state.WakeLater)
 		s.mu.Unlock()
 	}
 	advice := []string{"Try again in a while", "If that does not help, the operator of the server finds the cause in its log"}
@@ -462,15 +478,22 @@ func (s *Session) stayStopped(ctx context.Context, id string, cause error) error
 	remains := errors.Is(cause, sandbox.ErrRemains)
 	if remains {
 		s.mu.Lock()
-		s.giveUp(why)
+		s.giveUp(state.WakeLostRemains, why)
 		s.mu.Unlock()
 		s.sessions.left.Add()
 	}
-	if err := s.update(func(r *Record) {
+	err := s.update(func(r *Record) {
 		r.Image, r.Lost, r.State = "", cmp.Or(r.Lost, why), Live
 		r.EndSandbox(id, !remains)
-	}); err != nil {
+	})
+	if err != nil { // the record still has the image
 		return err
+	}
+	if !remains {
+		s.mu.Lock()
+		s.cur.booting = false
+		s.on(state.WakeLost)
+		s.mu.Unlock()
 	}
 	s.sessions.removeImage(ctx, r.Runtime, r.Image)
 	if remains {
@@ -494,6 +517,9 @@ func (s *Session) loseImage(ctx context.Context, why string) {
 		s.sessions.Log.Error("could not store that a session sleeps no more", "session", r.ID, "error", err)
 		return
 	}
+	s.mu.Lock()
+	s.on(state.ImageLost)
+	s.mu.Unlock()
 	s.sessions.removeImage(ctx, r.Runtime, r.Image)
 	s.sessions.publish(r, event.SessionStopped, why, 0)
 }

@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/session/disk"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/state"
 )
 
 // Recover loads the sessions of an earlier server. It is called once, before the first Open,
@@ -133,12 +134,26 @@ func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[stri
 		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lost)
 		c.rec.EndLeft()
 	}
+	c.status = state.Of(found(c))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions[r.ID] = session
 	if r.Home {
 		s.homes[r.Owner] = session
 	}
+}
+
+// found returns what the server finds of the session of a record.
+func found(c *current) state.Event {
+	switch {
+	case c.stopPending:
+		return state.FoundStopping
+	case c.waiting:
+		return state.FoundRunning
+	case c.rec.Image != "":
+		return state.FoundAsleep
+	}
+	return state.FoundStopped
 }
 
 // lostWhileDown is the reason for the loss of a sandbox that ended while no server ran.
@@ -196,22 +211,7 @@ func (s *Session) adopt(ctx context.Context) error {
 			"the session's sandbox could not be taken over from an earlier server")
 	}
 	if err != nil {
-		s.mu.Lock()
-		s.cur.waiting, s.cur.stopPending, s.cur.imageStays = false, false, false
-		s.mu.Unlock()
-		notMade := (sandbox.IsCopy(r.Image) || errors.Is(err, sandbox.ErrNotStarted)) && !c.stopPending
-		if r.Image != "" && (notMade || c.imageStays) {
-			return s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep })
-		}
-		why := lostWhileDown
-		if errors.Is(err, context.DeadlineExceeded) {
-			why = "it stood still, and did not go on"
-		}
-		defer s.sessions.removeImage(ctx, r.Runtime, r.Image)
-		return s.update(func(r *Record) {
-			r.Sandbox, r.Image, r.Lost = "", "", cmp.Or(r.Lost, why)
-			r.EndLeft()
-		})
+		return s.noteGone(ctx, c, err)
 	}
 	if r.State == Left { // nothing is lost
 		if err := s.update(func(r *Record) { r.State, r.Lost = Live, "" }); err != nil {
@@ -232,7 +232,40 @@ func (s *Session) adopt(ctx context.Context) error {
 	defer s.mu.Unlock()
 	s.sessions.connectOutlet(booted, s.cur.rec, s.meter)
 	s.cur.booted, s.cur.adopted, s.cur.waiting = booted, booted, false
+	s.on(state.TakenOver)
 	return nil
+}
+
+// noteGone notes that the sandbox which the record names has ended: the session then sleeps in its image, or has only its
+// files. c is the session before that. The caller holds the lock.
+func (s *Session) noteGone(ctx context.Context, c current, cause error) error {
+	r := c.rec
+	notMade := (sandbox.IsCopy(r.Image) || errors.Is(cause, sandbox.ErrNotStarted)) && !c.stopPending
+	change := func(r *Record) { r.Sandbox, r.State = "", Asleep }
+	if r.Image == "" || !notMade && !c.imageStays {
+		why := lostWhileDown
+		if errors.Is(cause, context.DeadlineExceeded) {
+			why = "it stood still, and did not go on"
+		}
+		change = func(r *Record) {
+			r.Sandbox, r.Image, r.Lost = "", "", cmp.Or(r.Lost, why)
+			r.EndLeft()
+		}
+		defer s.sessions.removeImage(ctx, r.Runtime, r.Image)
+	}
+	err := s.update(change)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.cur.waiting { // destroy was faster
+		return err
+	}
+	s.cur.waiting, s.cur.stopPending, s.cur.imageStays = false, false, false
+	if s.cur.rec.Image != "" {
+		s.on(state.GoneAsleep)
+	} else {
+		s.on(state.Gone)
+	}
+	return err
 }
 
 // made returns what the session's sandbox was made of.

@@ -30,6 +30,7 @@ import (
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/record"
 	"sandlot/internal/session/room"
+	"sandlot/internal/session/state"
 )
 
 // What is stored of a session, and what it consists of.
@@ -84,6 +85,7 @@ type Session struct {
 // current is the changing state of a session.
 type current struct {
 	rec       Record
+	status    state.Status // the state, which on changes; the flags say the same
 	booted    *pool.Booted
 	adopted   *pool.Booted // the sandbox taken over from an earlier server; nil: none
 	booting   bool
@@ -331,46 +333,71 @@ func (s *Session) boot(ctx context.Context) error {
 	if err := s.update(func(r *Record) { r.Begin(id, rt.Name()) }); err != nil {
 		return err
 	}
-	s.setBooting(true)
-	defer s.setBooting(false)
+	s.mu.Lock()
+	s.cur.booting = true
+	s.on(state.Needed)
+	s.mu.Unlock()
+	defer s.unmade()
 	began := time.Now()
 	// Other calls may wait for the same boot: it goes on when this caller's context ends.
 	b, err := s.sessions.Pool.Boot(context.WithoutCancel(ctx), pool.Request{ID: id, Workspace: r.Workspace, Template: t,
 		Flavor: f, SkipProbe: true})
 	if err != nil {
-		remains := errors.Is(err, sandbox.ErrRemains)
-		if remains {
-			s.mu.Lock()
-			s.giveUp(cmp.Or(s.cur.rec.Lost, "it did not get ready"))
-			s.mu.Unlock()
-			s.sessions.left.Add()
-		}
-		err = errors.Join(err, s.update(func(r *Record) { r.EndSandbox(id, !remains) }))
-		return fault.Wrap(fault.SandboxCreation, err, "%s", reason.Start(err))
+		return s.bootFailed(id, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions.connectOutlet(b, s.cur.rec, s.meter)
-	s.cur.booted = b
+	s.cur.booted, s.cur.booting = b, false
+	s.on(state.Booted)
 	s.sessions.publish(s.cur.rec, event.SessionBooted, f.Name, time.Since(began))
 	return nil
 }
 
-func (s *Session) setBooting(yes bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cur.booting = yes
+// bootFailed notes that the sandbox of that id could not be made.
+func (s *Session) bootFailed(id string, cause error) error {
+	remains := errors.Is(cause, sandbox.ErrRemains)
+	if remains {
+		s.mu.Lock()
+		s.giveUp(state.BootRemains, cmp.Or(s.cur.rec.Lost, "it did not get ready"))
+		s.mu.Unlock()
+		s.sessions.left.Add()
+	}
+	err := errors.Join(cause, s.update(func(r *Record) { r.EndSandbox(id, !remains) }))
+	return fault.Wrap(fault.SandboxCreation, err, "%s", reason.Start(err))
 }
 
-// dropSandbox destroys the session's sandbox, and stores why. It does nothing when b is nil, or is
+// unmade notes that no sandbox was made, if the session is still in a state in which one is being made: also after a
+// panic.
+func (s *Session) unmade() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	is, image := s.cur.status.State, s.cur.rec.Image
+	if is.Makes() {
+		s.cur.booting = false
+	}
+	switch {
+	case is == state.Booting:
+		s.on(state.BootFailed)
+	case is == state.Waking && image == "":
+		s.on(state.WakeLost)
+	case is == state.Waking:
+		s.on(state.WakeLater)
+	}
+}
+
+// dropSandbox is endSandbox for a sandbox that has died.
+func (s *Session) dropSandbox(b *pool.Booted, why string) { s.endSandbox(b, state.Died, why) }
+
+// endSandbox destroys the session's sandbox after an event, and stores why. It does nothing when b is nil, or is
 // not the session's sandbox any more.
-func (s *Session) dropSandbox(b *pool.Booted, why string) {
+func (s *Session) endSandbox(b *pool.Booted, e state.Event, why string) {
 	s.mu.Lock()
 	if b == nil || s.cur.booted != b {
 		s.mu.Unlock()
 		return
 	}
-	s.giveUp(why)
+	s.giveUp(e, why)
 	s.mu.Unlock()
 	ended := s.destroy(b)
 	s.sessions.publish(s.record(), event.SessionStopped, why, 0)
@@ -386,10 +413,11 @@ func (s *Session) dropSandbox(b *pool.Booted, why string) {
 	}
 }
 
-// giveUp takes the session's sandbox away from it. Until that has ended, the session boots no other one, which would
-// have the same workspace. The caller holds mu.
-func (s *Session) giveUp(why string) {
-	s.cur.booted, s.cur.waiting, s.cur.stopPending = nil, true, true
+// giveUp takes the session's sandbox away from it after an event. Until the sandbox has ended, the session boots no other
+// one, which would have the same workspace. The caller holds mu.
+func (s *Session) giveUp(e state.Event, why string) {
+	s.cur.booted, s.cur.booting, s.cur.waiting, s.cur.stopPending = nil, false, true, true
+	s.on(e)
 	s.cur.warned, s.cur.warning = false, ""
 	s.disk.Changed()
 	s.cur.rec.Lost = why
@@ -406,8 +434,9 @@ func (s *Session) destroy(b *pool.Booted) (ended bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cur.rec.Sandbox == b.ID {
+	if s.cur.rec.Sandbox == b.ID && s.cur.waiting && !s.cur.removed {
 		s.cur.waiting, s.cur.stopPending = false, false
+		s.on(state.Gone)
 	}
 	return true
 }
@@ -443,6 +472,7 @@ func (l *Lease) Release() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.cur.active--
+		l.on(state.Released)
 		if l.late.Load() {
 			l.cur.unanswered++
 		} else {

@@ -31,6 +31,7 @@ import (
 	"sandlot/internal/session/disk"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/room"
+	"sandlot/internal/session/state"
 	"sandlot/internal/session/variable"
 )
 
@@ -88,6 +89,9 @@ type Config struct {
 	Kept func(ctx context.Context) (workspaces, images []string, err error)
 	// KeptBytes returns how much of the disk a principal's snapshots have; nil: there are none.
 	KeptBytes func(owner string) int64
+	// Unexpected is called if something happens to a session that package state does not have; nil: the first one is
+	// logged.
+	Unexpected func(error)
 	// Events receives an event when a session is created, is removed, or gets or loses a
 	// sandbox.
 	Events *event.Stream
@@ -122,6 +126,8 @@ type Sessions struct {
 	copies      copies.Making
 
 	gone gone
+
+	unexpectedOnce sync.Once // to log what is unexpected
 
 	removedDays int64 // the store has no traffic of days before that one; used by sweep
 
@@ -185,6 +191,7 @@ func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*
 	}
 	session.mu.Lock()
 	session.cur.active++
+	session.on(state.Leased)
 	session.mu.Unlock()
 	l := &Lease{Session: session, Created: created}
 	if l.Booted, l.Notice, err = session.ensureSandbox(ctx, a.KeepNotice); err != nil {
@@ -312,8 +319,9 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		return nil, err
 	}
 	meter := egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))
-	booted := s.Pool.Take(t, f)
+	booted, begins := s.Pool.Take(t, f), state.Opened
 	if booted != nil {
+		begins = state.Taken
 		r.Sandbox, r.Runtime, r.Workspace = booted.ID, rt.Name(), booted.Workspace
 		s.connectOutlet(booted, r, meter)
 	} else if r.Workspace, err = s.Pool.Workspaces.New(); err != nil {
@@ -321,7 +329,7 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
 	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter, disk: disk.New(0, now),
-		cur: current{rec: r, booted: booted, reserved: reserved}}
+		cur: current{rec: r, status: state.Of(begins), booted: booted, reserved: reserved}}
 	if err := s.add(ctx, session); err != nil {
 		s.commit(session)
 		s.discard(booted, r.Workspace)
@@ -361,6 +369,7 @@ func (s *Sessions) add(ctx context.Context, session *Session) error {
 	session.mu.Lock()
 	defer session.mu.Unlock()
 	session.cur.removed, session.cur.booted = true, nil // other calls may have found the home meanwhile
+	session.on(state.Unstored)
 	return fmt.Errorf("storing the new session: %w", err)
 }
 
