@@ -54,7 +54,7 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 		return err
 	}
 	defer session.release()
-	if session.current().removed {
+	if session.current().removed() {
 		return s.notFound(p.ID, id)
 	}
 	if err := session.ensureLinked(ctx); err != nil {
@@ -99,7 +99,7 @@ func (s *Session) acquireIdle(ctx context.Context) error {
 		if err := s.acquire(ctx); err != nil {
 			return err
 		}
-		if s.current().active == 0 {
+		if s.current().Calls == 0 {
 			return nil
 		}
 		s.release()
@@ -149,7 +149,7 @@ func (s *Sessions) makeAsleep(ctx context.Context, p auth.Principal, c Content, 
 		return "", err
 	}
 	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), disk: disk.New(c.Files, now),
-		cur:   current{rec: r, status: state.Of(state.Copied)},
+		cur:   current{rec: r, Status: state.Of(state.Copied)},
 		meter: egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))}
 	session.disk.Changed()
 	if err := s.add(ctx, session); err != nil {
@@ -195,7 +195,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 		return "", err
 	}
 	defer session.release()
-	if session.current().removed {
+	if session.current().removed() {
 		return "", s.notFound(p.ID, id)
 	}
 	if err := session.adopt(ctx); err != nil {
@@ -251,7 +251,6 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 	err error) {
 	s.mu.Lock()
 	if before, old = s.cur.rec, s.cur.booted; old != nil {
-		s.cur.booted, s.cur.freezing = nil, true
 		s.on(state.Exchange)
 	}
 	s.mu.Unlock()
@@ -262,26 +261,23 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cur.freezing = false
-	switch {
-	case err != nil && old != nil:
-		s.cur.booted = old
-		s.on(state.Thawed)
-		fallthrough
-	case err != nil:
+	if err != nil {
+		if old != nil {
+			s.live(state.Thawed, old)
+		}
 		return before, old, err
-	case s.cur.waiting: // its user has just stopped what it had
-		s.sessions.left.Add(s.sessions.boxOf(before))
-		s.cur.waiting, s.cur.stopPending = false, false
 	}
-	s.cur.booted, s.cur.asleepFor = woken, 0
-	if old != nil {
-		s.cur.ended, s.cur.restored = old.ID, true
+	if s.cur.State == state.Stopping { // its user has just stopped what it had
+		s.sessions.left.Add(s.sessions.boxOf(before))
 	}
 	if woken != nil {
-		s.on(state.Replaced)
+		s.live(state.Replaced, woken)
 	} else {
 		s.on(state.ReplacedAsleep)
+	}
+	s.cur.asleepFor = 0
+	if old != nil {
+		s.cur.ended, s.cur.restored = old.ID, true
 	}
 	s.cur.warned, s.cur.warning = false, ""
 	s.disk.Replace(files)

@@ -25,28 +25,8 @@ import (
 	"sandlot/internal/session/state"
 )
 
-// This file owns the states of a session that sleeps:
-//
-//	live      booted is set                      State Live,   Sandbox
-//	freezing  booted is nil, freezing is true    State Live,   Sandbox
-//	asleep    booted is nil                      State Asleep, Image
-//	waking    booting is true                    State Live,   Sandbox and Image
-//	left      the server has ended               State Left,   Sandbox
-//
-// The session's lock is held to go from one to the next. freeze and still are what snapshots and forks need as well:
-// the workspace can be copied between freeze and goOn, while nothing runs in the sandbox. Pool.Wake makes a sandbox of
-// an image for whatever session.
-//
-// A session sleeps when its sandbox was written to a frozen image, and ended. The steps are in an order in which a
-// crash of the server leaves the session in one of three states: it has its sandbox, it sleeps, or it has its files,
-// and the reason why it has no more is in its record.
-//
-//	to sleep: freeze the sandbox (the image is durable) - store State, Image, no Sandbox - end the sandbox
-//	to wake:  store Sandbox beside Image - make it of the image - store no Image - remove the image
-//
-// Until the sandbox is left out of the record, the next server takes it over and thaws it. From then on it is nobody's,
-// and is removed. The image is removed when no record has it. That the machine cannot read or write at the moment is no
-// reason to lose a state: the session stays awake, or asleep, and it is tried again.
+// Package state has the states of a session that sleeps, and the order of the steps. freeze and still are what snapshots
+// and forks need as well: the workspace can be copied between freeze and goOn, while nothing runs in the sandbox.
 
 // Hibernation says whether and how idle sessions sleep.
 type Hibernation struct {
@@ -92,11 +72,10 @@ func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error)
 	}
 	session.mu.Lock()
 	f, owner := &still{session: session, runtime: h, booted: session.cur.booted}, session.cur.rec.Owner
-	if session.cur.active > 0 || session.cur.removed || f.booted == nil {
+	if !session.may(state.Freeze) {
 		session.mu.Unlock()
 		return nil, errInUse
 	}
-	session.cur.booted, session.cur.freezing = nil, true
 	session.on(state.Freeze)
 	session.disk.Changed()
 	session.mu.Unlock()
@@ -120,11 +99,7 @@ func (f *still) goOn(ctx context.Context) {
 		Flavor: old.Flavor})
 	s.mu.Lock()
 	s.sessions.connectOutlet(b, s.cur.rec, s.meter)
-	if s.cur.adopted == old {
-		s.cur.adopted = b
-	}
-	s.cur.booted, s.cur.freezing = b, false
-	s.on(state.Thawed)
+	s.live(state.Thawed, b)
 	s.mu.Unlock()
 	if err != nil {
 		s.sessions.Log.Error("a sandbox that could not be put to sleep does not go on", "sandbox", b.ID, "error", err)
@@ -138,20 +113,14 @@ func (f *still) leave(cause error) {
 	s := f.session
 	s.sessions.Log.Error("a sandbox that could not be put to sleep stands still; it is tried again", "sandbox", f.booted.ID,
 		"error", cause)
-	s.mu.Lock()
-	s.cur.booted, s.cur.freezing, s.cur.waiting = nil, false, true
-	s.on(state.StandsStill)
-	s.mu.Unlock()
+	s.note(state.StandsStill)
 	s.sessions.left.Add()
 }
 
 // end ends the sandbox, also if ctx has ended. The session's record does not have it any more.
 func (f *still) end(ctx context.Context) {
 	s := f.session
-	s.mu.Lock()
-	s.cur.freezing = false
-	s.on(state.Frozen)
-	s.mu.Unlock()
+	s.note(state.Frozen)
 	if err := f.booted.Box.Stop(context.WithoutCancel(ctx)); err != nil {
 		s.sessions.Log.Error("could not remove the sandbox of a session that sleeps; it is tried again", "sandbox",
 			f.booted.ID, "error", err)
@@ -231,7 +200,7 @@ func (s *Sessions) sleepNow(ctx, hardCtx, calls context.Context, session *Sessio
 		return ""
 	}
 	session.awaitCalls(calls)
-	if session.current().active > 0 {
+	if session.current().Calls > 0 {
 		session.leaveToNext(inCalls, errInUse)
 		return ""
 	}
@@ -275,7 +244,7 @@ const inCalls = "calls were using it"
 
 // awaitCalls waits until no call uses the session, or ctx ends.
 func (s *Session) awaitCalls(ctx context.Context) {
-	for s.current().active > 0 {
+	for s.current().Calls > 0 {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
@@ -364,8 +333,9 @@ const stoppedByServer = "its server was stopped"
 // files from then on, and its record says why. The error is that of a session that sleeps on, or that cannot boot a sandbox
 // either. The caller holds the lock, and has reserved what the session needs.
 func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (woken bool, err error) {
-	r := s.record()
-	if r.Image == "" {
+	c := s.current()
+	r := c.rec
+	if r.Image == "" || c.State != state.Asleep {
 		return false, nil
 	}
 	id, began := secret.ID(), time.Now()
@@ -376,10 +346,7 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 		if err := s.update(func(r *Record) { r.Sandbox, r.State = id, Live }); err != nil {
 			return false, err
 		}
-		s.mu.Lock()
-		s.cur.booting = true
-		s.on(state.Needed)
-		s.mu.Unlock()
+		s.note(state.Needed)
 		defer s.unmade()
 		b, err = s.sessions.Pool.Wake(ctx, h, pool.Request{ID: id, Workspace: r.Workspace, Template: t, Flavor: f},
 			r.Image, func(b *pool.Booted) { s.sessions.connectOutlet(b, r, s.meter) })
@@ -400,9 +367,7 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cur.late, s.cur.wokeWithout, s.cur.unkept = 0, s.cur.unkept, nil
-	s.cur.booted, s.cur.booting = b, false
-	s.on(state.Woken)
-	if b.Outlet != nil {
+	if s.live(state.Woken, b); b.Outlet != nil {
 		b.Outlet.SetPolicy(s.sessions.policy(s.cur.rec)) // it may have changed meanwhile
 	}
 	if !sandbox.IsCopy(r.Image) {
@@ -437,10 +402,7 @@ func (s *Session) sleepOn(id string, cause error) error {
 	r := s.record()
 	s.sessions.Log.Error("could not wake a session, which sleeps on", "session", r.ID, "error", cause)
 	if errors.Is(cause, sandbox.ErrRemains) {
-		s.mu.Lock()
-		s.cur.booting, s.cur.waiting, s.cur.stopPending, s.cur.imageStays = false, true, true, true
-		s.on(state.WakeRemains)
-		s.mu.Unlock()
+		s.note(state.WakeRemains)
 		s.sessions.left.Add()
 	} else {
 		err := s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep })
@@ -449,7 +411,6 @@ func (s *Session) sleepOn(id string, cause error) error {
 			s.sessions.Log.Error("could not store that a session sleeps on", "session", r.ID, "error", err)
 			s.cur.rec.Sandbox, s.cur.rec.State = "", Asleep
 		}
-		s.cur.booting = false
 		s.on(state.WakeLater)
 		s.mu.Unlock()
 	}
@@ -490,10 +451,7 @@ func (s *Session) stayStopped(ctx context.Context, id string, cause error) error
 		return err
 	}
 	if !remains {
-		s.mu.Lock()
-		s.cur.booting = false
-		s.on(state.WakeLost)
-		s.mu.Unlock()
+		s.note(state.WakeLost)
 	}
 	s.sessions.removeImage(ctx, r.Runtime, r.Image)
 	if remains {
@@ -510,16 +468,14 @@ func (s *Session) loseImage(ctx context.Context, why string) {
 	}
 	defer s.release()
 	r := s.record()
-	if r.State != Asleep || s.current().removed {
+	if r.State != Asleep || s.current().removed() {
 		return
 	}
 	if err := s.update(func(r *Record) { r.State, r.Image, r.Lost = Stopped, "", why }); err != nil {
 		s.sessions.Log.Error("could not store that a session sleeps no more", "session", r.ID, "error", err)
 		return
 	}
-	s.mu.Lock()
-	s.on(state.ImageLost)
-	s.mu.Unlock()
+	s.note(state.ImageLost)
 	s.sessions.removeImage(ctx, r.Runtime, r.Image)
 	s.sessions.publish(r, event.SessionStopped, why, 0)
 }

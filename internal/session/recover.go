@@ -112,7 +112,7 @@ func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[stri
 		meter: egress.NewMeter(r.Traffic, s.days.Meter(r.Owner)), disk: disk.New(r.DiskBytes, time.Time{}),
 		cur: current{rec: r}}
 	c := &session.cur
-	lost, inImage := lostWhileDown, false
+	lost, inImage, found := lostWhileDown, false, state.FoundStopped
 	switch id := s.boxOf(r); {
 	case r.Sandbox == "":
 	case s.Pool.RuntimeNamed(id.Runtime) == nil:
@@ -121,12 +121,14 @@ func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[stri
 	case !unowned[id] && !away[id.Runtime]:
 	case s.Templates.Exists(r.Template):
 		delete(unowned, id)
-		c.waiting, c.stopPending = true, r.State == Stopped
+		if found = state.FoundRunning; r.State == Stopped {
+			found = state.FoundStopping
+		}
 	default:
 		lost = lostTemplate
 	}
 	switch {
-	case c.waiting || r.Sandbox == "":
+	case found != state.FoundStopped || r.Sandbox == "":
 	case inImage: // the record stays as it is, and says of the sandbox if its runtime is there again
 	case r.Image != "": // it was about to wake, and did not begin to, or has not got far
 		c.rec.Sandbox, c.rec.State = "", Asleep
@@ -134,26 +136,16 @@ func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[stri
 		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lost)
 		c.rec.EndLeft()
 	}
-	c.status = state.Of(found(c))
+	if found == state.FoundStopped && c.rec.Image != "" {
+		found = state.FoundAsleep
+	}
+	c.Status = state.Of(found)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions[r.ID] = session
 	if r.Home {
 		s.homes[r.Owner] = session
 	}
-}
-
-// found returns what the server finds of the session of a record.
-func found(c *current) state.Event {
-	switch {
-	case c.stopPending:
-		return state.FoundStopping
-	case c.waiting:
-		return state.FoundRunning
-	case c.rec.Image != "":
-		return state.FoundAsleep
-	}
-	return state.FoundStopped
 }
 
 // lostWhileDown is the reason for the loss of a sandbox that ended while no server ran.
@@ -172,11 +164,12 @@ func (s *Sessions) boxOf(r Record) leftover.ID {
 func (s *Session) adopt(ctx context.Context) error {
 	c := s.current()
 	r := c.rec
-	if !c.waiting {
+	if !c.untaken() {
 		return nil
 	}
+	ends := c.State.Ends()
 	t, f, err := s.made(ctx)
-	if err != nil && !c.stopPending {
+	if err != nil && !ends {
 		return err
 	}
 	// The takeover goes on when the caller's context ends.
@@ -184,7 +177,7 @@ func (s *Session) adopt(ctx context.Context) error {
 	defer cancel()
 	box, err := s.sessions.left.Recover(ctx, s.sessions.boxOf(r))
 	switch {
-	case err == nil && (c.stopPending || sandbox.IsCopy(r.Image)): // a copy may not have new random numbers yet
+	case err == nil && (ends || sandbox.IsCopy(r.Image)): // a copy may not have new random numbers yet
 		err = leftover.End(ctx, box)
 	case err == nil:
 		err = s.thaw(ctx, s.sessions.boxOf(r), box)
@@ -197,7 +190,7 @@ func (s *Session) adopt(ctx context.Context) error {
 	if errors.Is(err, sandbox.ErrUnavailable) && !gone {
 		return runtimeAway(err)
 	}
-	if err != nil && !gone && c.stopPending {
+	if err != nil && !gone && ends {
 		return fault.Wrap(fault.SandboxCreation, err, "the session's sandbox was stopped, and has not ended yet. "+
 			"Until it has, none is started beside it in the same workspace: try again later")
 	}
@@ -231,8 +224,7 @@ func (s *Session) adopt(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions.connectOutlet(booted, s.cur.rec, s.meter)
-	s.cur.booted, s.cur.adopted, s.cur.waiting = booted, booted, false
-	s.on(state.TakenOver)
+	s.live(state.TakenOver, booted)
 	return nil
 }
 
@@ -240,9 +232,9 @@ func (s *Session) adopt(ctx context.Context) error {
 // files. c is the session before that. The caller holds the lock.
 func (s *Session) noteGone(ctx context.Context, c current, cause error) error {
 	r := c.rec
-	notMade := (sandbox.IsCopy(r.Image) || errors.Is(cause, sandbox.ErrNotStarted)) && !c.stopPending
+	notMade := (sandbox.IsCopy(r.Image) || errors.Is(cause, sandbox.ErrNotStarted)) && !c.State.Ends()
 	change := func(r *Record) { r.Sandbox, r.State = "", Asleep }
-	if r.Image == "" || !notMade && !c.imageStays {
+	if r.Image == "" || !notMade && c.State != state.Clearing {
 		why := lostWhileDown
 		if errors.Is(cause, context.DeadlineExceeded) {
 			why = "it stood still, and did not go on"
@@ -256,13 +248,11 @@ func (s *Session) noteGone(ctx context.Context, c current, cause error) error {
 	err := s.update(change)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.cur.waiting { // destroy was faster
-		return err
-	}
-	s.cur.waiting, s.cur.stopPending, s.cur.imageStays = false, false, false
-	if s.cur.rec.Image != "" {
+	switch {
+	case !s.cur.untaken(): // destroy was faster
+	case s.cur.rec.Image != "":
 		s.on(state.GoneAsleep)
-	} else {
+	default:
 		s.on(state.Gone)
 	}
 	return err
@@ -281,7 +271,7 @@ func (s *Session) made(ctx context.Context) (*image.Template, image.Flavor, erro
 // awaitTakeover makes sure that the session has taken over the sandbox of an earlier server,
 // if it had one that is not to be stopped.
 func (s *Session) awaitTakeover(ctx context.Context) error {
-	if s.current().stopPending {
+	if s.current().State.Ends() {
 		return nil
 	}
 	return s.takeOver(ctx)
@@ -289,14 +279,14 @@ func (s *Session) awaitTakeover(ctx context.Context) error {
 
 // takeOver takes over, or stops, the session's sandbox if that has to be done.
 func (s *Session) takeOver(ctx context.Context) error {
-	if !s.current().waiting {
+	if !s.current().untaken() {
 		return nil
 	}
 	if err := s.acquire(ctx); err != nil {
 		return err
 	}
 	defer s.release()
-	if s.current().removed {
+	if s.current().removed() {
 		return nil
 	}
 	return s.adopt(ctx)
@@ -323,7 +313,7 @@ func (s *Sessions) adoptAll(ctx context.Context) {
 	case <-ctx.Done():
 	}
 	for ctx.Err() == nil {
-		waiting := s.filter(func(c current) bool { return c.waiting })
+		waiting := s.filter(current.untaken)
 		if len(waiting) == 0 {
 			break
 		}
@@ -373,7 +363,7 @@ func (s *Sessions) endUnowned(ctx context.Context) {
 			return
 		}
 		s.left.Remove(ctx)
-		if leftover.Each(ctx, s.filter(func(c current) bool { return c.waiting }), s.adoptOne) != nil {
+		if leftover.Each(ctx, s.filter(current.untaken), s.adoptOne) != nil {
 			s.left.Add()
 		}
 	}

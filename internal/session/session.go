@@ -84,13 +84,10 @@ type Session struct {
 
 // current is the changing state of a session.
 type current struct {
-	rec       Record
-	status    state.Status // the state, which on changes; the flags say the same
-	booted    *pool.Booted
-	adopted   *pool.Booted // the sandbox taken over from an earlier server; nil: none
-	booting   bool
-	freezing  bool          // its sandbox is being put to sleep; booted is nil meanwhile
-	asleepFor time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
+	rec          Record
+	state.Status               // which on changes
+	booted       *pool.Booted  // nil, but while the state is state.Live
+	asleepFor    time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
 	// awakeUntil: until then it is not put to sleep again, as that failed, and something runs that would end.
 	awakeUntil time.Time
 	// jobsUntil: until then it stays awake while something runs in the background.
@@ -98,15 +95,9 @@ type current struct {
 	// warning is what the user is to be told of that, once for each sandbox: then warned is true.
 	warning string
 	// untold is a notice that nobody has read, as its call was cancelled.
-	untold      string
-	warned      bool
-	active      int // number of leases
-	unanswered  int // the number of leases in a row, the last ones, in which the agent let a call's limit pass
-	removed     bool
-	waiting     bool // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
-	stopPending bool // that sandbox is to be stopped as soon as it is taken over
-	// imageStays: then the session sleeps on in its image, of which that sandbox could not be made. It is stopPending.
-	imageStays bool
+	untold     string
+	warned     bool
+	unanswered int // the number of leases in a row, the last ones, in which the agent let a call's limit pass
 	// late is how often in a row its sandbox did not wake, or go on, in time.
 	late int
 	// unkept are files of the machine without which it does not wake; see sandbox.FrozenImage. wokeWithout are those
@@ -120,7 +111,13 @@ type current struct {
 
 // hasSandbox says whether the session has a sandbox, which may still boot, or belong to an earlier
 // server.
-func (c current) hasSandbox() bool { return c.booted != nil || c.booting || c.freezing || c.waiting }
+func (c current) hasSandbox() bool { return c.State.HasSandbox() }
+
+// untaken says whether it has a sandbox that has to be taken over, or ended, first.
+func (c current) untaken() bool { return c.State.Untaken() }
+
+// removed says whether the session is removed.
+func (c current) removed() bool { return c.State == state.Removed }
 
 func (s *Session) current() current {
 	s.mu.Lock()
@@ -147,7 +144,7 @@ func (s *Session) update(change func(*Record)) error {
 	defer s.storing.Unlock()
 	c := s.current()
 	r := c.rec
-	if c.removed {
+	if c.removed() {
 		return s.sessions.notFound(r.Owner, r.ID)
 	}
 	change(&r)
@@ -176,7 +173,7 @@ func (s *Session) updateOrLog(what string, change func(*Record)) {
 // keepNotice it is left to the next call.
 func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.Booted, notice string, err error) {
 	if c := s.current(); c.booted != nil && c.rec.Lost == "" &&
-		(c.asleepFor == 0 && c.warning == "" && c.untold == "" || keepNotice) && !c.removed &&
+		(c.asleepFor == 0 && c.warning == "" && c.untold == "" || keepNotice) && !c.removed() &&
 		c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
@@ -184,7 +181,7 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 		return nil, "", err
 	}
 	defer s.release()
-	if c := s.current(); c.removed {
+	if c := s.current(); c.removed() {
 		return nil, "", s.sessions.notFound(c.rec.Owner, c.rec.ID)
 	}
 	if err := s.ensureLinked(ctx); err != nil {
@@ -333,10 +330,7 @@ func (s *Session) boot(ctx context.Context) error {
 	if err := s.update(func(r *Record) { r.Begin(id, rt.Name()) }); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.cur.booting = true
-	s.on(state.Needed)
-	s.mu.Unlock()
+	s.note(state.Needed)
 	defer s.unmade()
 	began := time.Now()
 	// Other calls may wait for the same boot: it goes on when this caller's context ends.
@@ -348,8 +342,7 @@ func (s *Session) boot(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions.connectOutlet(b, s.cur.rec, s.meter)
-	s.cur.booted, s.cur.booting = b, false
-	s.on(state.Booted)
+	s.live(state.Booted, b)
 	s.sessions.publish(s.cur.rec, event.SessionBooted, f.Name, time.Since(began))
 	return nil
 }
@@ -372,11 +365,7 @@ func (s *Session) bootFailed(id string, cause error) error {
 func (s *Session) unmade() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	is, image := s.cur.status.State, s.cur.rec.Image
-	if is.Makes() {
-		s.cur.booting = false
-	}
-	switch {
+	switch is, image := s.cur.State, s.cur.rec.Image; {
 	case is == state.Booting:
 		s.on(state.BootFailed)
 	case is == state.Waking && image == "":
@@ -405,7 +394,7 @@ func (s *Session) endSandbox(b *pool.Booted, e state.Event, why string) {
 		r.Lost = why
 		r.EndSandbox(b.ID, ended)
 	}
-	if err := s.update(change); err != nil && !s.current().removed {
+	if err := s.update(change); err != nil && !s.current().removed() {
 		s.mu.Lock() // the user is told in any case, and the next update stores it
 		change(&s.cur.rec)
 		s.mu.Unlock()
@@ -416,7 +405,6 @@ func (s *Session) endSandbox(b *pool.Booted, e state.Event, why string) {
 // giveUp takes the session's sandbox away from it after an event. Until the sandbox has ended, the session boots no other
 // one, which would have the same workspace. The caller holds mu.
 func (s *Session) giveUp(e state.Event, why string) {
-	s.cur.booted, s.cur.booting, s.cur.waiting, s.cur.stopPending = nil, false, true, true
 	s.on(e)
 	s.cur.warned, s.cur.warning = false, ""
 	s.disk.Changed()
@@ -434,8 +422,7 @@ func (s *Session) destroy(b *pool.Booted) (ended bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cur.rec.Sandbox == b.ID && s.cur.waiting && !s.cur.removed {
-		s.cur.waiting, s.cur.stopPending = false, false
+	if s.cur.rec.Sandbox == b.ID && s.cur.State == state.Stopping {
 		s.on(state.Gone)
 	}
 	return true
@@ -471,7 +458,6 @@ func (l *Lease) Release() {
 	l.once.Do(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.cur.active--
 		l.on(state.Released)
 		if l.late.Load() {
 			l.cur.unanswered++
@@ -686,11 +672,11 @@ func (s *Session) info(ctx context.Context) Info {
 		i.Flavor = b.Flavor
 	}
 	switch {
-	case c.booting:
+	case c.State.Makes():
 		i.Status = "creating"
-	case c.freezing, c.waiting && !c.stopPending:
+	case c.State == state.Freezing, c.State == state.Adopting:
 		i.Status = "ready"
-	case b == nil && (r.State == Asleep || c.imageStays):
+	case b == nil && (r.State == Asleep || c.State == state.Clearing):
 		i.Status, i.Unkept = "hibernated", c.unkept
 	case b == nil && r.State == Live && r.Lost != "":
 		i.Status = "error"
@@ -705,7 +691,7 @@ func (s *Session) info(ctx context.Context) Info {
 				i.Status = "running"
 			}
 		}
-		if c.active > 0 {
+		if c.Calls > 0 {
 			i.Status = "processing"
 		}
 		if err != nil { // a Docker daemon may take a second to answer

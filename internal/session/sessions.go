@@ -190,7 +190,6 @@ func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*
 		defer s.commit(session)
 	}
 	session.mu.Lock()
-	session.cur.active++
 	session.on(state.Leased)
 	session.mu.Unlock()
 	l := &Lease{Session: session, Created: created}
@@ -329,7 +328,7 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
 	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter, disk: disk.New(0, now),
-		cur: current{rec: r, status: state.Of(begins), booted: booted, reserved: reserved}}
+		cur: current{rec: r, Status: state.Of(begins), booted: booted, reserved: reserved}}
 	if err := s.add(ctx, session); err != nil {
 		s.commit(session)
 		s.discard(booted, r.Workspace)
@@ -368,8 +367,7 @@ func (s *Sessions) add(ctx context.Context, session *Session) error {
 	}
 	session.mu.Lock()
 	defer session.mu.Unlock()
-	session.cur.removed, session.cur.booted = true, nil // other calls may have found the home meanwhile
-	session.on(state.Unstored)
+	session.on(state.Unstored) // other calls may have found the home meanwhile
 	return fmt.Errorf("storing the new session: %w", err)
 }
 

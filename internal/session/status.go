@@ -4,42 +4,41 @@ import (
 	"errors"
 	"fmt"
 
+	"sandlot/internal/pool"
 	"sandlot/internal/session/state"
 )
 
-// on reports an event to the table of states, once the flags say the same. The caller holds mu.
-func (s *Session) on(e state.Event) {
-	next, _, err := state.Next(s.cur.status, e)
-	s.cur.status = next
-	switch {
-	case errors.Is(err, state.ErrRemoved): // what ends after that changes nothing
-		return
-	case err == nil && e != state.Leased && e != state.Released:
-		err = s.cur.agrees(e)
+// on changes the session's state after an event, and reports whether the table of package state lets it. The caller
+// holds mu, and the session's lock but for the end of a sandbox that is live.
+func (s *Session) on(e state.Event) bool {
+	next, _, err := state.Next(s.cur.Status, e)
+	if s.cur.Status = next; next.State != state.Live {
+		s.cur.booted = nil
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, state.ErrRemoved) { // what ends after its removal changes nothing
 		s.sessions.unexpected(s.cur.rec.ID, err)
+	}
+	return err == nil
+}
+
+// note is on for a caller that does not hold mu.
+func (s *Session) note(e state.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.on(e)
+}
+
+// live is on for an event that gives the session a sandbox.
+func (s *Session) live(e state.Event, b *pool.Booted) {
+	if s.on(e) {
+		s.cur.booted = b
 	}
 }
 
-// agrees returns an error if the flags and the record are not those of the state that an event led to.
-func (c *current) agrees(e state.Event) error {
-	is := c.status.State
-	if is == state.Removed {
-		return nil
-	}
-	type flags struct{ booted, booting, freezing, waiting, stopPending, imageStays, adopted, image bool }
-	have := flags{c.booted != nil, c.booting, c.freezing, c.waiting, c.stopPending, c.imageStays,
-		c.booted != nil && c.booted == c.adopted, c.rec.Image != ""}
-	want := flags{is == state.Live, is.Makes(), is == state.Freezing, is.Untaken(), is.Ends(), is == state.Clearing,
-		is == state.Live && c.status.Adopted, is == state.Asleep}
-	if is == state.Booting || is.Untaken() || is == state.Waking {
-		want.image = have.image
-	}
-	if have != want {
-		return fmt.Errorf("%s led to %s, but the flags are %+v", e, is, have)
-	}
-	return nil
+// may reports whether the table of package state lets an event change the session's state. The caller holds mu.
+func (s *Session) may(e state.Event) bool {
+	_, _, err := state.Next(s.cur.Status, e)
+	return err == nil
 }
 
 // unexpected reports something that package state does not have.
