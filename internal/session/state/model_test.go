@@ -163,7 +163,7 @@ func (w world) on(e Event) (world, bool, string) {
 	if err != nil {
 		return w, false, ""
 	}
-	if w.mem.State == Live && next.State != Live {
+	if e == Died || e == Stop { // the calls that run end with their sandbox
 		for i, c := range w.callers {
 			if c == calls {
 				w.callers[i] = cut
