@@ -24,6 +24,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"sandlot/test/tasks"
 )
 
 // web is a server of the test on loopback, for HTTP and HTTPS, whose names are
@@ -666,19 +668,9 @@ for i in range(20):
 	c.want(id, "6*7", "42")
 }
 
-// registries are settings with which packages come from where this machine has
-// them from.
+// registries are settings with which packages come from where this machine has them from.
 func registries() []string {
-	all := []string{"SANDLOT_NETWORK_REGISTRIES=auto"}
-	for _, kv := range os.Environ() {
-		for _, prefix := range []string{"PIP_", "npm_config_", "NPM_CONFIG_", "GO", "SSL_CERT", "NODE_EXTRA",
-			"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"} {
-			if strings.HasPrefix(kv, prefix) {
-				all = append(all, kv)
-			}
-		}
-	}
-	return all
+	return append([]string{"SANDLOT_NETWORK_REGISTRIES=auto"}, tasks.Registries()...)
 }
 
 // TestPackages installs real packages from the registries of this machine's own

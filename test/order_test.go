@@ -13,15 +13,15 @@ func TestOutputOrder(t *testing.T) {
 	c := s.connect(newer, "", nil)
 	const inTurn = "o0\ne0\no1\ne1\no2\ne2"
 	pause := map[string]string{ // programs that print in turn, with pauses
-		"Python": "import sys, time\nfor i in range(3):\n    print('o%d' % i, flush=True); time.sleep(0.03)\n" +
-			"    print('e%d' % i, file=sys.stderr); time.sleep(0.03)\n",
+		"Python": "import sys, time\nfor i in range(3):\n    print('o%d' % i, flush=True); time.sleep(0.1)\n" +
+			"    print('e%d' % i, file=sys.stderr); time.sleep(0.1)\n",
 		"the C library": "import ctypes, time\nlibc = ctypes.CDLL(None)\nerr = ctypes.c_void_p.in_dll(libc, 'stderr')\n" +
-			"for i in range(3):\n    libc.puts(b'o%d' % i); libc.fflush(None); time.sleep(0.03)\n" +
-			"    libc.fputs(b'e%d\\n' % i, err); time.sleep(0.03)\n",
+			"for i in range(3):\n    libc.puts(b'o%d' % i); libc.fflush(None); time.sleep(0.1)\n" +
+			"    libc.fputs(b'e%d\\n' % i, err); time.sleep(0.1)\n",
 	}
-	const node = "const wait = () => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 30);\n" +
+	const node = "const wait = () => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 100);\n" +
 		"for (let i = 0; i < 3; i++) { console.log('o' + i); wait(); console.error('e' + i); wait(); }\n"
-	const bash = "for i in 0 1 2; do echo o$i; sleep 0.03; echo e$i >&2; sleep 0.03; done"
+	const bash = "for i in 0 1 2; do echo o$i; sleep 0.1; echo e$i >&2; sleep 0.1; done"
 	printed := func(t *testing.T, r *result, want string) {
 		t.Helper()
 		output, _ := r.Fields["output"].(string)
@@ -49,7 +49,7 @@ func TestOutputOrder(t *testing.T) {
 			printed(t, c.shell("home", "printf 'building… '; sleep 0.1; echo failed >&2; sleep 0.1; echo done"), "building… failed\ndone")
 		})
 		t.Run("in the background", func(t *testing.T) {
-			r := c.call("execute_command", args{"command": strings.ReplaceAll(bash, "sleep 0.03", ":"), "background": true,
+			r := c.call("execute_command", args{"command": strings.ReplaceAll(bash, "sleep 0.1", ":"), "background": true,
 				"session_id": "home"})
 			id, _ := r.Fields["process_id"].(string)
 			if got := c.call("read_process", args{"process_id": id, "until": "exit", "wait": 30}); strings.TrimSpace(got.Text) != inTurn {
@@ -70,7 +70,7 @@ func TestOutputOrder(t *testing.T) {
 				"time.sleep(0.2)",
 			"Python, with pauses": pause["Python"],
 			"the C library":       pause["the C library"],
-			"programs":            "import os\nfor i in range(3):\n    print('o%d' % i)\n    _ = os.system('echo e%d >&2; sleep 0.03' % i)",
+			"programs":            "import os\nfor i in range(3):\n    print('o%d' % i)\n    _ = os.system('sleep 0.1; echo e%d >&2; sleep 0.1' % i)",
 		} {
 			t.Run(name, func(t *testing.T) {
 				for range 3 { // the first may go through the agent, the others to the driver

@@ -36,7 +36,7 @@ func TestReadyPackages(t *testing.T) {
 	// What the user installs comes first, and virtual environments have their own.
 	for command, want := range map[string]string{
 		"pip install -q six==1.17.0 && python3 -c 'import six; print(six.__version__)'":                         "1.17.0",
-		"pip install tabulate | sed 's/(.*//'":                                                                  "Requirement already satisfied: tabulate",
+		"pip install tabulate | grep -c 'satisfied: tabulate in /opt/sandlot'":                                  "1",
 		"pip install iniconfig tabulate 2>&1 | grep -c '^ + '; python3 -c 'import iniconfig'":                   "1",                      // by uv
 		"pip3 install --no-input toolz | tail -1 | cut -c1-22; python3 -c 'import toolz'":                       "Successfully installed", // by pip
 		"python3 -m venv /tmp/v && /tmp/v/bin/python -c 'import tabulate' 2>&1 | tail -1":                       "ModuleNotFoundError: No module named 'tabulate'",

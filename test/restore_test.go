@@ -107,7 +107,7 @@ func (g *goingOn) end() {
 	g.done.Wait()
 }
 
-var beforeFile = regexp.MustCompile(`before is in (\S+\.db)\.`)
+var beforeFile = regexp.MustCompile(`content is in (\S+\.db)\.`)
 
 // TestRestoreWhileRunning: a backup is restored under a running server and a running client: tokens, sessions, secrets
 // and servers are those of the backup. The process and the sandboxes that both know go on, other sandboxes are ended,

@@ -244,8 +244,8 @@ func (c *Client) admit(ctx context.Context, conn net.Conn) (purpose wire.Purpose
 		expected = c.claim(t)
 		return expected != nil
 	})
-	if a, ok := c.sandbox.(sandbox.Admitter); ok && err == nil && expected == nil {
-		err = a.Admitted()
+	if err == nil && expected == nil {
+		err = c.sandbox.Admitted()
 	}
 	return purpose, expected, err
 }

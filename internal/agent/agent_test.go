@@ -64,6 +64,8 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 
 func (b *box) Status(context.Context) (sandbox.Status, error) { return sandbox.Status{}, nil }
 func (b *box) Stop(context.Context) error                     { return nil }
+func (b *box) Resize(context.Context, sandbox.Limits) error   { return errors.ErrUnsupported }
+func (b *box) ChangeTools(func(dir string) error) error       { return errors.ErrUnsupported }
 
 // client returns a client, and checks at the end that it leaves nothing behind.
 func client(t *testing.T, slots Slots) (*Client, *box) {

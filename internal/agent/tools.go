@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/internal/sandbox"
 	"sandlot/internal/toolfolder"
 	"sandlot/proto/agentv1"
 )
@@ -43,13 +42,12 @@ var toolSocket = ToolFile{Path: wire.ToolSocket, Link: wire.ToolsDir + wire.Shar
 // shareTools changes the tool tree in the folder that the sandbox's runtime shares, and reports whether the sandbox has
 // it from there. If it has not, only a complete change gives it the tree.
 func (c *Client) shareTools(ctx context.Context, change toolfolder.Change) (shared bool, err error) {
-	keeper, ok := c.sandbox.(sandbox.ToolKeeper)
-	if !ok || c.ownTools.Load() {
+	if c.ownTools.Load() {
 		return false, nil
 	}
 	none := len(change.Files) == 0
 	change.Files = append(slices.Clone(change.Files), toolSocket) // the folder may be new, or have lost its files
-	err = keeper.ChangeTools(func(dir string) error {
+	err = c.sandbox.ChangeTools(func(dir string) error {
 		if _, err := os.Lstat(dir); err == nil {
 			none = false
 		}
@@ -70,7 +68,7 @@ func (c *Client) shareTools(ctx context.Context, change toolfolder.Change) (shar
 		return true, err
 	}
 	c.ownTools.Store(true) // an older agent, which may know of no tree at all
-	return false, keeper.ChangeTools(os.RemoveAll)
+	return false, c.sandbox.ChangeTools(os.RemoveAll)
 }
 
 // writeTools changes a tool tree in a folder, which it makes if there is none.

@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"sandlot/internal/atomicfile"
-	"sandlot/internal/sandbox"
 	"sandlot/internal/vault"
 )
 
@@ -102,8 +101,8 @@ func settleImageKeys(ctx context.Context, v *vault.Vault, rows vault.SealedStore
 // open.
 func (a *App) sealImages(ctx context.Context) error {
 	for _, rt := range a.runtimes {
-		if s, ok := rt.(sandbox.ImageSealer); ok {
-			s.SealImages(a.vault, a.Config.Sessions.Hibernate.Seal)
+		if f := rt.Capabilities().Freezer; f != nil {
+			f.SealImages(a.vault, a.Config.Sessions.Hibernate.Seal)
 		}
 	}
 	all, lost, err := settleImageKeys(ctx, a.vault, a.store, a.Config.Server.StateDir)

@@ -63,8 +63,8 @@ func (r Candidate) Try(ctx context.Context, c *config.Config, log *slog.Logger) 
 		return "", err
 	}
 	err = rt.Check(ctx)
-	if w, ok := rt.(sandbox.Warner); ok && err == nil {
-		warning = w.Warning()
+	if d := rt.Capabilities().Doctor; d != nil && err == nil {
+		warning = d.Warning()
 	}
 	return warning, errors.Join(err, rt.Close())
 }
@@ -139,8 +139,8 @@ func (l runtimeList) check(ctx context.Context) error { return l[0].Check(ctx) }
 // choose lets the runtimes that have to find out how they make sandboxes here do so.
 func choose(ctx context.Context, all []sandbox.Runtime) error {
 	for _, rt := range all {
-		if chooser, ok := rt.(sandbox.Chooser); ok {
-			if err := chooser.Choose(ctx); err != nil {
+		if d := rt.Capabilities().Doctor; d != nil {
+			if err := d.Choose(ctx); err != nil {
 				return err
 			}
 		}
@@ -157,8 +157,8 @@ func (a *App) reportRuntimes(ctx context.Context) {
 				"error", err)
 			continue
 		}
-		if w, ok := rt.(sandbox.Warner); ok && w.Warning() != "" {
-			a.log.Warn(w.Warning())
+		if d := rt.Capabilities().Doctor; d != nil && d.Warning() != "" {
+			a.log.Warn(d.Warning())
 		}
 	}
 }
@@ -166,19 +166,17 @@ func (a *App) reportRuntimes(ctx context.Context) {
 // seal makes a folder read-only or writable in the sandboxes of all runtimes that can do so.
 func (l runtimeList) seal(ctx context.Context, source string, readOnly bool) (failed int) {
 	for _, rt := range l {
-		if s, ok := rt.(sandbox.Sealer); ok {
-			failed += s.Seal(ctx, source, readOnly)
+		if f := rt.Capabilities().Files; f != nil {
+			failed += f.Seal(ctx, source, readOnly)
 		}
 	}
 	return failed
 }
 
-// sandboxes returns the sandboxes of all runtimes that can list them.
+// sandboxes returns the sandboxes of all runtimes.
 func (l runtimeList) sandboxes() (all []sandbox.Sandbox) {
 	for _, rt := range l {
-		if lister, ok := rt.(sandbox.Lister); ok {
-			all = append(all, lister.List()...)
-		}
+		all = append(all, rt.List()...)
 	}
 	return all
 }

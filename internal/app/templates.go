@@ -39,8 +39,8 @@ func askHost(ctx context.Context, timeout time.Duration, runtimes []sandbox.Runt
 	if !platform.IsLinux {
 		return false, nil
 	}
-	keeper, ok := runtimes[0].(sandbox.VolumeKeeper)
-	if !ok {
+	keeper := runtimes[0].Capabilities().Storage
+	if keeper == nil {
 		return true, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -239,17 +239,18 @@ func openImages(stateDir string, log *slog.Logger) *oci.Store {
 
 // imagerOf returns a function that returns what makes the images of a runtime: the runtime itself, or the store of
 // this machine.
-func imagerOf(p *pool.Pool, store *oci.Store) func(runtime string) (sandbox.Imager, error) {
-	return func(runtime string) (sandbox.Imager, error) {
-		switch rt := p.RuntimeNamed(runtime).(type) {
-		case nil:
+func imagerOf(p *pool.Pool, store *oci.Store) func(runtime string) (sandbox.Images, error) {
+	return func(runtime string) (sandbox.Images, error) {
+		rt := p.RuntimeNamed(runtime)
+		if rt == nil {
 			return nil, fmt.Errorf("the runtime %s is not among the setting runtimes", runtime)
-		case sandbox.Imager:
-			return rt, nil
-		case template.Exporter:
-			return template.Store{Images: store, Exporter: rt}, nil
-		default:
-			return nil, fmt.Errorf("the runtime %s makes no sandboxes of images", rt.Name())
 		}
+		switch c := rt.Capabilities(); {
+		case c.Images != nil:
+			return c.Images, nil
+		case c.Files != nil:
+			return template.Store{Images: store, Files: c.Files}, nil
+		}
+		return nil, fmt.Errorf("the runtime %s makes no sandboxes of images", rt.Name())
 	}
 }

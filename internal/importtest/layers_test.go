@@ -100,6 +100,7 @@ var places = map[string]place{
 	"session/record":   {"L2", "egress"},
 	"session/room":     {"L2", ""},
 	"session/awake":    {"L2", "agent"},
+	"session/state":    {"L0", ""},
 	"session/variable": {"L2", ""},
 	"session/reason":   {"L2", "agent egress pool"},
 	"servers": {"L2",
@@ -138,11 +139,11 @@ var places = map[string]place{
 	"runtime/graft":           {"adapter", ""},
 	"runtime/pinned":          {"adapter", ""},
 	"runtime/gvisor/root":     {"adapter", ""},
+	"runtime/carrier":         {"adapter", ""},
 	"runtime/docker": {"adapter",
-		"runtime/docker/carrier runtime/docker/skeleton runtime/docker/volumes runtime/program runtime/socket " +
+		"runtime/carrier runtime/docker/skeleton runtime/docker/volumes runtime/program runtime/socket " +
 			"runtime/specfile"},
 	"runtime/docker/skeleton":   {"adapter", ""},
-	"runtime/docker/carrier":    {"adapter", ""},
 	"runtime/docker/volumes":    {"adapter", ""},
 	"runtime/docker/dockertest": {"test", "image/imagetest"},
 	"runtime/program":           {"adapter", ""},

@@ -13,13 +13,13 @@ import (
 
 // HibernatorNamed returns the runtime of that name if it can put its sandboxes to sleep. The error is
 // sandbox.Explained.
-func (p *Pool) HibernatorNamed(name string) (sandbox.Hibernator, error) {
+func (p *Pool) HibernatorNamed(name string) (sandbox.Freezer, error) {
 	rt := p.RuntimeNamed(name)
 	if rt == nil {
 		return nil, sandbox.Explain(fmt.Sprintf("its runtime %s is not among the setting runtimes", name), nil)
 	}
-	h, ok := rt.(sandbox.Hibernator)
-	if !ok {
+	h := rt.Capabilities().Freezer
+	if h == nil {
 		return nil, sandbox.Explain(fmt.Sprintf("the runtime %s cannot do that", rt.Name()), nil)
 	}
 	if err := h.CanHibernate(); err != nil {
@@ -29,9 +29,9 @@ func (p *Pool) HibernatorNamed(name string) (sandbox.Hibernator, error) {
 }
 
 // Hibernators returns the runtimes that can put sandboxes to sleep, or have images of some.
-func (p *Pool) Hibernators() (all []sandbox.Hibernator) {
+func (p *Pool) Hibernators() (all []sandbox.Freezer) {
 	for _, rt := range p.Runtimes() {
-		if h, ok := rt.(sandbox.Hibernator); ok {
+		if h := rt.Capabilities().Freezer; h != nil {
 			all = append(all, h)
 		}
 	}
@@ -39,13 +39,13 @@ func (p *Pool) Hibernators() (all []sandbox.Hibernator) {
 }
 
 // CanWake returns an error if Wake would fail for what has changed since the image was made.
-func (p *Pool) CanWake(ctx context.Context, h sandbox.Hibernator, r Request, image string) error {
+func (p *Pool) CanWake(ctx context.Context, h sandbox.Freezer, r Request, image string) error {
 	return h.CanWake(ctx, p.spec(r), image)
 }
 
 // WakesAs returns f with the memory that a sandbox of an image has at most: one with more in use than f allows keeps what
 // it had. Of an image that cannot be read nothing is known: Wake says why.
-func (p *Pool) WakesAs(ctx context.Context, h sandbox.Hibernator, name string, f image.Flavor) image.Flavor {
+func (p *Pool) WakesAs(ctx context.Context, h sandbox.Freezer, name string, f image.Flavor) image.Flavor {
 	has, used, err := h.FrozenNeeds(ctx, name)
 	now := p.Limits(f).MemoryBytes
 	if err != nil || !narrower(now, has.MemoryBytes) || used > 0 && !tight(uint64(used+wakingBytes), now) {
@@ -78,16 +78,18 @@ func (p *Pool) settle(ctx context.Context, b *Booted, now sandbox.Limits, s agen
 // resize gives a sandbox its limits of now, if it has others. A sandbox that has more in use than they allow keeps those
 // that it has: what runs in it would end, and nobody could have saved it while it slept.
 func (p *Pool) resize(ctx context.Context, b *Booted, now sandbox.Limits) error {
-	r, ok := b.Box.(sandbox.Resizer)
 	has := b.Box.Spec().Limits
-	if !ok || has == now {
+	if has == now {
 		return nil
 	}
 	want := inUse(ctx, b, has, now)
-	err := r.Resize(ctx, want)
+	err := b.Box.Resize(ctx, want)
+	if err == errors.ErrUnsupported { // not errors.Is: some errors of the kernel count as it
+		return nil
+	}
 	if err != nil && narrower(want.MemoryBytes, has.MemoryBytes) { // the kernel takes no limit below what is in use
 		want.MemoryBytes = has.MemoryBytes
-		err = r.Resize(ctx, want)
+		err = b.Box.Resize(ctx, want)
 	}
 	if err != nil {
 		return err
@@ -127,7 +129,7 @@ func tight(used uint64, limit int64) bool { return used > uint64(limit-limit/10)
 // Wake makes a sandbox of a frozen image, and waits until its agent answers. connect is called before the sandbox's
 // programs can use the network. When Wake fails, only the workspace and the image are left, unless the error is
 // sandbox.ErrRemains. After sandbox.ErrLater the image can be used again.
-func (p *Pool) Wake(ctx context.Context, h sandbox.Hibernator, r Request, image string,
+func (p *Pool) Wake(ctx context.Context, h sandbox.Freezer, r Request, image string,
 	connect func(*Booted)) (*Booted, error) {
 	turn := time.NewTimer(p.BootTimeout)
 	defer turn.Stop()

@@ -270,7 +270,7 @@ func (b *Booted) probe(ctx context.Context) error {
 // probeInBackground probes a restored sandbox that a session uses already. If the agent does not
 // answer, it stops the sandbox, which the session tells its user, and drops the image, so
 // that the next sandbox boots. The probe ends when the sandbox's client closes.
-func (p *Pool) probeInBackground(b *Booted, prebooter sandbox.Prebooter, spec sandbox.Spec) {
+func (p *Pool) probeInBackground(b *Booted, prebooter sandbox.Preboot, spec sandbox.Spec) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.restoreLimit())
 	defer cancel()
 	if b.probe(ctx) == nil || ctx.Err() == nil {

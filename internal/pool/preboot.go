@@ -27,8 +27,8 @@ const (
 // runtimes support images. A failure is logged; new sandboxes of that template then boot.
 func (p *Pool) makeImages(ctx context.Context) {
 	able := slices.ContainsFunc(p.Runtimes(), func(rt sandbox.Runtime) bool {
-		prebooter, ok := rt.(sandbox.Prebooter)
-		return ok && prebooter.CanPreboot() == nil
+		prebooter := rt.Capabilities().Preboot
+		return prebooter != nil && prebooter.CanPreboot() == nil
 	})
 	if !able {
 		return

@@ -108,7 +108,11 @@ func (s *prebooter) DropImage(spec sandbox.Spec) {
 	s.there[spec.Template.Name] = false
 }
 
-var _ sandbox.Prebooter = (*prebooter)(nil)
+func (s *prebooter) Capabilities() sandbox.Capabilities {
+	c := s.Fake.Capabilities()
+	c.Preboot = s
+	return c
+}
 
 var oneAndTwo = []*image.Template{{Name: "one"}, {Name: "two"}}
 
@@ -317,15 +321,28 @@ func TestDeadPrebooted(t *testing.T) {
 }
 
 // sealer is a prebooter that makes shared folders read-only in sandboxes that run.
-type sealer struct{ *prebooter }
+type sealer struct {
+	*prebooter
+	sandbox.Files // nothing calls it
+}
 
-func (sealer) Seal(context.Context, string, bool) int { return 0 }
+func (s sealer) Capabilities() sandbox.Capabilities {
+	c := s.prebooter.Capabilities()
+	c.Files = s
+	return c
+}
 
 // reviser is a prebooter whose sandboxes have files of the machine open.
 type reviser struct {
 	*prebooter
 	old   func(b sandbox.Sandbox) bool
 	looks *atomic.Int64 // calls of Outdated while somebody waits for a sandbox
+}
+
+func (r reviser) Capabilities() sandbox.Capabilities {
+	c := r.prebooter.Capabilities()
+	c.Freezer = r
+	return c
 }
 
 func (r reviser) Outdated(b sandbox.Sandbox) error {
@@ -425,7 +442,7 @@ func outdated(t *testing.T, seals bool) {
 	}}
 	rt.change = func(c *Config) {
 		if seals {
-			c.Runtime = sealer{rt}
+			c.Runtime = sealer{prebooter: rt}
 		}
 	}
 	within(t, rt, 1, func(t *testing.T, p *Pool) {

@@ -39,14 +39,21 @@ func (p *Pool) RuntimeOf(t *image.Template) (sandbox.Runtime, error) {
 		sandbox.ErrUnavailable, t.Name, t.Runtime)
 }
 
+// Capabilities returns what else the runtime of that name can do: nothing if there is none of that name.
+func (p *Pool) Capabilities(runtime string) (c sandbox.Capabilities) {
+	if rt := p.RuntimeNamed(runtime); rt != nil {
+		c = rt.Capabilities()
+	}
+	return c
+}
+
 // prebooterOf returns the runtime, if sandboxes of the template can start from preboot images; else
 // nil. What start commands of a template write into the workspace is not in a preboot image.
-func prebooterOf(rt sandbox.Runtime, t *image.Template) sandbox.Prebooter {
+func prebooterOf(rt sandbox.Runtime, t *image.Template) sandbox.Preboot {
 	if len(t.Start) > 0 {
 		return nil
 	}
-	prebooter, _ := rt.(sandbox.Prebooter)
-	return prebooter
+	return rt.Capabilities().Preboot
 }
 
 // flavorOf returns the flavor of a template's warm sandboxes.

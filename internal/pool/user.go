@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"sandlot/internal/image"
-	"sandlot/internal/sandbox"
 )
 
 // runnable returns the template as the runtime can run it: with root as its user where it cannot run
@@ -17,11 +16,11 @@ func (p *Pool) runnable(t *image.Template) *image.Template {
 	if t.User.IsRoot() {
 		return t
 	}
-	rt, ok := p.RuntimeNamed(t.Runtime).(sandbox.UserRunner)
-	if !ok {
+	users := p.Capabilities(t.Runtime).Users
+	if users == nil {
 		return t
 	}
-	err := rt.CanRunAs()
+	err := users.CanRunAs()
 	if err == nil {
 		return t
 	}
@@ -52,8 +51,8 @@ func (p *Pool) giveWorkspace(ctx context.Context, r Request) error {
 	u := p.runnable(r.Template).User
 	uid, gid := int(u.UID), int(u.GID)
 	var err error
-	if rt, ok := p.RuntimeNamed(r.Template.Runtime).(sandbox.UserMapper); ok {
-		uid, gid, err = rt.HostUser(ctx, u)
+	if users := p.Capabilities(r.Template.Runtime).Users; users != nil {
+		uid, gid, err = users.HostUser(ctx, u)
 	}
 	var changed bool
 	if err == nil {

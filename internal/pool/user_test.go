@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/workspace"
 )
@@ -18,8 +19,11 @@ import (
 // rootOnly is a runtime whose programs can only be root.
 type rootOnly struct {
 	*sandboxtest.Fake
-	err error
+	sandbox.Users // nothing calls the rest
+	err           error
 }
+
+func (r rootOnly) Capabilities() sandbox.Capabilities { return sandbox.Capabilities{Users: r} }
 
 func (r rootOnly) CanRunAs() error { return r.err }
 
@@ -41,7 +45,7 @@ func TestUserOfTemplate(t *testing.T) {
 	template.AddDefaultEnv()
 	for why, wantUID := range map[error]uint32{nil: 61234, errors.New("the server is not root"): 0} {
 		var log bytes.Buffer
-		p := New(Config{Runtime: rootOnly{&sandboxtest.Fake{}, why}, Workspaces: workspaces,
+		p := New(Config{Runtime: rootOnly{Fake: &sandboxtest.Fake{}, err: why}, Workspaces: workspaces,
 			Log: slog.New(slog.NewTextHandler(&log, nil))})
 		for range 3 {
 			got := p.runnable(template)

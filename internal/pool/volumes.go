@@ -16,9 +16,9 @@ import (
 // workspace.
 
 // keeper returns a runtime if it keeps the files of workspaces, or else nil.
-func keeper(ctx context.Context, rt sandbox.Runtime) (sandbox.VolumeKeeper, error) {
-	k, ok := rt.(sandbox.VolumeKeeper)
-	if !ok {
+func keeper(ctx context.Context, rt sandbox.Runtime) (sandbox.Storage, error) {
+	k := rt.Capabilities().Storage
+	if k == nil {
 		return nil, nil
 	}
 	keeps, err := k.KeepsVolumes(ctx)
@@ -29,7 +29,7 @@ func keeper(ctx context.Context, rt sandbox.Runtime) (sandbox.VolumeKeeper, erro
 }
 
 // keepers calls do with each runtime that keeps the files of workspaces.
-func (p *Pool) keepers(ctx context.Context, do func(sandbox.VolumeKeeper) error) (all error) {
+func (p *Pool) keepers(ctx context.Context, do func(sandbox.Storage) error) (all error) {
 	for _, rt := range p.Runtimes() {
 		k, err := keeper(ctx, rt)
 		if k != nil {
@@ -94,7 +94,7 @@ func (p *Pool) makeVolume(ctx context.Context, rt sandbox.Runtime, r Request) (k
 
 // findVolume reports whether a runtime has the volume of a workspace, of which known is what was noted, and sets now's
 // address and keeper. It returns an error if there are files and the runtime does not have them.
-func findVolume(ctx context.Context, k sandbox.VolumeKeeper, id string, known, now *workspace.Volume) (bool, error) {
+func findVolume(ctx context.Context, k sandbox.Storage, id string, known, now *workspace.Volume) (bool, error) {
 	var err error
 	if now.Address, now.Keeper, err = k.KeeperID(ctx); err != nil {
 		return false, err
@@ -133,7 +133,7 @@ func (p *Pool) WorkspaceEmpty(ctx context.Context, id string) (empty bool, err e
 		return false, err
 	}
 	seen := known == nil || !known.Made // without a note too there may be a volume, such as after a backup
-	err = p.keepers(ctx, func(k sandbox.VolumeKeeper) error {
+	err = p.keepers(ctx, func(k sandbox.Storage) error {
 		if known != nil && known.Made {
 			address, keeper, err := k.KeeperID(ctx)
 			if err != nil || !known.IsAt(address, keeper) {
@@ -167,12 +167,8 @@ func (p *Pool) WorkspaceBytes(ctx context.Context, id string) (size int64, at ti
 	if err != nil || known == nil {
 		return size, at, err
 	}
-	err = p.keepers(ctx, func(k sandbox.VolumeKeeper) error {
-		m, ok := k.(sandbox.VolumeMeter)
-		if !ok {
-			return nil
-		}
-		n, measured, err := m.VolumeBytes(ctx, id)
+	err = p.keepers(ctx, func(k sandbox.Storage) error {
+		n, measured, err := k.VolumeBytes(ctx, id)
 		if size += n; measured.Before(at) {
 			at = measured
 		}
@@ -206,8 +202,7 @@ const unknownTime = time.Hour
 // returns the workspaces of all sessions.
 func (p *Pool) RunVolumes(ctx context.Context, owned func(context.Context) ([]string, error)) {
 	if !slices.ContainsFunc(p.Runtimes(), func(rt sandbox.Runtime) bool {
-		_, ok := rt.(sandbox.VolumeKeeper)
-		return ok
+		return rt.Capabilities().Storage != nil
 	}) {
 		return
 	}
@@ -233,13 +228,13 @@ func (p *Pool) RunVolumes(ctx context.Context, owned func(context.Context) ([]st
 // If a runtime does not have its volumes now, those of its workspaces wait. It is not called twice at once.
 func (p *Pool) RemoveVolumes(ctx context.Context, owned func(context.Context) ([]string, error)) error {
 	unknown := map[string]time.Time{}
-	err := p.keepers(ctx, func(k sandbox.VolumeKeeper) error { return p.removeVolumes(ctx, k, owned, unknown) })
+	err := p.keepers(ctx, func(k sandbox.Storage) error { return p.removeVolumes(ctx, k, owned, unknown) })
 	p.unknown = unknown
 	return err
 }
 
 // removeVolumes does that for one runtime. It adds to unknown the volumes that it does not know.
-func (p *Pool) removeVolumes(ctx context.Context, k sandbox.VolumeKeeper,
+func (p *Pool) removeVolumes(ctx context.Context, k sandbox.Storage,
 	owned func(context.Context) ([]string, error), unknown map[string]time.Time) error {
 	address, keeper, err := k.KeeperID(ctx)
 	if err != nil {

@@ -28,6 +28,16 @@ type keeping struct {
 	inUse       int             // so many times a volume is not removed, as a sandbox has it
 }
 
+func (k *keeping) Capabilities() sandbox.Capabilities {
+	c := k.Fake.Capabilities()
+	c.Storage = k
+	return c
+}
+
+func (k *keeping) VolumeBytes(context.Context, string) (int64, time.Time, error) {
+	return 0, time.Now(), nil
+}
+
 func (k *keeping) KeepsVolumes(context.Context) (bool, error) { return !k.shared, nil }
 
 func (k *keeping) KeeperID(context.Context) (address, id string, err error) {

@@ -33,23 +33,22 @@ func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
 // read-only that is writable now, because the folder was full when the sandbox booted; or can write one that is full now,
 // which its runtime does not change.
 func (p *Pool) outdated(b *Booted) bool {
-	rt, _ := p.RuntimeOf(b.Template)
-	if reviser, ok := rt.(sandbox.Reviser); ok && p.isOld(b, reviser.Replaced(b.Box)) { // somebody waits for it
+	can := p.Capabilities(b.Template.Runtime)
+	if can.Freezer != nil && p.isOld(b, can.Freezer.Replaced(b.Box)) { // somebody waits for it
 		return true
 	}
-	_, seals := rt.(sandbox.Sealer)
 	mounts := b.Box.Spec().Mounts
 	return slices.ContainsFunc(p.volumes(), func(v sandbox.Mount) bool {
 		return slices.ContainsFunc(mounts, func(m sandbox.Mount) bool {
-			return m.Target == v.Target && m.ReadOnly != v.ReadOnly && (m.ReadOnly || !seals)
+			return m.Target == v.Target && m.ReadOnly != v.ReadOnly && (m.ReadOnly || can.Files == nil)
 		})
 	})
 }
 
 // replaced says whether a sandbox has files of the machine open that were replaced since it booted.
-func (p *Pool) replaced(rt sandbox.Runtime, b *Booted) bool {
-	reviser, ok := rt.(sandbox.Reviser)
-	return ok && p.isOld(b, reviser.Outdated(b.Box))
+func (p *Pool) replaced(b *Booted) bool {
+	freezer := p.Capabilities(b.Template.Runtime).Freezer
+	return freezer != nil && p.isOld(b, freezer.Outdated(b.Box))
 }
 
 // isOld reports whether there is a reason why a sandbox is outdated, and logs it.
@@ -78,10 +77,7 @@ func (p *Pool) revise(ctx context.Context) {
 			all = append(all, list...)
 		}
 		p.mu.Unlock()
-		all = slices.DeleteFunc(all, func(b *Booted) bool {
-			rt, _ := p.RuntimeOf(b.Template)
-			return !p.replaced(rt, b)
-		})
+		all = slices.DeleteFunc(all, func(b *Booted) bool { return !p.replaced(b) })
 		taken := p.takeAll(func(b *Booted) bool { return slices.Contains(all, b) })
 		for _, b := range taken {
 			p.background.Go(func() { p.discard(b) })
@@ -255,8 +251,7 @@ func (p *Pool) addSandbox(ctx context.Context, t *image.Template) error {
 	for _, l := range t.Warm {
 		b.Agent.Prepare(l) // a session may take the sandbox before that has finished
 	}
-	rt, _ := p.RuntimeOf(t)
-	p.replaced(rt, b) // so that Take, for which somebody waits, need not find the files; it looks at them
+	p.replaced(b) // so that Take, for which somebody waits, need not find the files; it looks at them
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !slices.Contains(p.Templates(), t) { // Refresh came while it booted

@@ -88,7 +88,7 @@ func (s *Session) persistUse() {
 		return
 	}
 	defer s.release()
-	if !s.current().removed {
+	if !s.current().removed() {
 		s.updateOrLog("a session's last use", func(*Record) {})
 	}
 }

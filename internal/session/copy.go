@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/room"
+	"sandlot/internal/session/state"
 )
 
 const (
@@ -53,7 +54,7 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 		return err
 	}
 	defer session.release()
-	if session.current().removed {
+	if session.current().removed() {
 		return s.notFound(p.ID, id)
 	}
 	if err := session.ensureLinked(ctx); err != nil {
@@ -98,7 +99,7 @@ func (s *Session) acquireIdle(ctx context.Context) error {
 		if err := s.acquire(ctx); err != nil {
 			return err
 		}
-		if s.current().active == 0 {
+		if s.current().Calls == 0 {
 			return nil
 		}
 		s.release()
@@ -147,8 +148,9 @@ func (s *Sessions) makeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, env); err != nil {
 		return "", err
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), cur: current{rec: r},
-		disk: disk.New(c.Files, now), meter: egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))}
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), disk: disk.New(c.Files, now),
+		cur:   current{rec: r, Status: state.Of(state.Copied)},
+		meter: egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))}
 	session.disk.Changed()
 	if err := s.add(ctx, session); err != nil {
 		return "", err
@@ -193,7 +195,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 		return "", err
 	}
 	defer session.release()
-	if session.current().removed {
+	if session.current().removed() {
 		return "", s.notFound(p.ID, id)
 	}
 	if err := session.adopt(ctx); err != nil {
@@ -248,8 +250,9 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) (before Record, old *pool.Booted,
 	err error) {
 	s.mu.Lock()
-	before, old = s.cur.rec, s.cur.booted
-	s.cur.booted, s.cur.freezing = nil, old != nil
+	if before, old = s.cur.rec, s.cur.booted; old != nil {
+		s.on(state.Exchange)
+	}
 	s.mu.Unlock()
 	err = s.update(func(r *Record) {
 		if hold(r); woken != nil {
@@ -258,11 +261,21 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cur.freezing = false; err != nil {
-		s.cur.booted = old
+	if err != nil {
+		if old != nil {
+			s.live(state.Thawed, old)
+		}
 		return before, old, err
 	}
-	s.cur.booted, s.cur.asleepFor = woken, 0
+	if s.cur.State == state.Stopping { // its user has just stopped what it had
+		s.sessions.left.Add(s.sessions.boxOf(before))
+	}
+	if woken != nil {
+		s.live(state.Replaced, woken)
+	} else {
+		s.on(state.ReplacedAsleep)
+	}
+	s.cur.asleepFor = 0
 	if old != nil {
 		s.cur.ended, s.cur.restored = old.ID, true
 	}
@@ -272,7 +285,7 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 }
 
 // canWake returns the runtime that can make a sandbox of a content, and the request for it, or a fault if none can.
-func (s *Sessions) canWake(ctx context.Context, c Content) (h sandbox.Hibernator, r pool.Request, err error) {
+func (s *Sessions) canWake(ctx context.Context, c Content) (h sandbox.Freezer, r pool.Request, err error) {
 	t, exists, err := s.Templates.Of(ctx, c.Template)
 	if err != nil {
 		return nil, r, err
@@ -321,7 +334,7 @@ func (s *Session) reserveBeside(ctx context.Context, f image.Flavor) (done func(
 
 // wakeBeside makes a sandbox of a content, while the session still has what it has had. hold makes the session's record
 // have the content. After an error there is no such sandbox.
-func (s *Session) wakeBeside(ctx context.Context, h sandbox.Hibernator, request pool.Request, c Content,
+func (s *Session) wakeBeside(ctx context.Context, h sandbox.Freezer, request pool.Request, c Content,
 	hold func(*Record)) (*pool.Booted, error) {
 	r := s.record()
 	hold(&r)

@@ -53,12 +53,12 @@ func (s *Sessions) dueSessions(now time.Time) []*Session {
 	for _, session := range s.all() {
 		c := session.current()
 		owner := c.rec.Owner
-		isDue, measuring := session.disk.Due(now, c.active > 0, c.hasSandbox())
+		isDue, measuring := session.disk.Due(now, c.Calls > 0, c.hasSandbox())
 		at[session] = session.disk.Measured()
 		if measuring {
 			busy[owner] = true
 		}
-		if isDue && !c.removed && s.Quotas.Of(owner).DiskMB > 0 {
+		if isDue && !c.removed() && s.Quotas.Of(owner).DiskMB > 0 {
 			due = append(due, session)
 		}
 	}
@@ -76,7 +76,7 @@ func (s *Session) measure(ctx context.Context) {
 	err := s.disk.Measure(func() (int64, time.Time, error) {
 		return s.sessions.Pool.WorkspaceBytes(ctx, s.record().Workspace)
 	})
-	if c := s.current(); err != nil && ctx.Err() == nil && !c.removed {
+	if c := s.current(); err != nil && ctx.Err() == nil && !c.removed() {
 		s.sessions.Log.Warn("could not measure a workspace; its size from before counts", "session", c.rec.ID, "error",
 			err)
 	}

@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/state"
 )
 
 // stopUnused stops a session's sandbox unless a call uses the session, and says whether it did.
@@ -79,11 +80,11 @@ func (s *Session) tellReplaced(b *pool.Booted) {
 	if b == nil || s.current().warned || !s.sessions.Hibernation.Enabled {
 		return
 	}
-	reviser, ok := s.sessions.Pool.RuntimeNamed(s.record().Runtime).(sandbox.Reviser)
-	if !ok {
+	freezer := s.sessions.Pool.Capabilities(s.record().Runtime).Freezer
+	if freezer == nil {
 		return
 	}
-	err := reviser.Outdated(b.Box)
+	err := freezer.Outdated(b.Box)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cur.booted == b {
@@ -112,11 +113,11 @@ func (s *Session) warn(cause error) {
 func (s *Sessions) stopLocked(ctx context.Context, session *Session, why string) bool {
 	session.mu.Lock()
 	booted := session.cur.booted
-	if session.cur.active > 0 || session.cur.removed || booted == nil {
+	if !session.may(state.Evict) {
 		session.mu.Unlock()
 		return false
 	}
-	session.giveUp(why)
+	session.giveUp(state.Evict, why)
 	session.mu.Unlock()
 	ended := session.destroy(booted)
 	r := session.record()
@@ -155,7 +156,7 @@ func (s *Sessions) removeIfStopped(ctx context.Context, session *Session, why st
 		return
 	}
 	defer session.release()
-	if c := session.current(); c.booted == nil && !c.waiting && c.active == 0 && !c.removed {
+	if c := session.current(); !c.hasSandbox() && c.Calls == 0 && !c.removed() {
 		s.removeStored(ctx, session, why)
 	}
 }
@@ -166,9 +167,11 @@ func (s *Sessions) removeStored(ctx context.Context, session *Session, why strin
 	session.storing.Lock() // so that no update stores the record after its removal
 	defer session.storing.Unlock()
 	session.mu.Lock()
-	session.cur.removed = true
-	r := session.cur.rec
+	may, r := session.on(state.Remove), session.cur.rec
 	session.mu.Unlock()
+	if !may {
+		return
+	}
 	s.gone.add(r.ID, r.Owner, why)
 	r.State, r.Sandbox = Removed, ""
 	s.publish(r, event.SessionRemoved, "", 0)
@@ -202,7 +205,7 @@ func (s *Session) stopSandbox() {
 		s.cur.ended, s.cur.restored = b.ID, false
 	}
 	s.mu.Unlock()
-	s.dropSandbox(b, stoppedByUser)
+	s.endSandbox(b, state.Stop, stoppedByUser)
 }
 
 // endSession stops a session's sandbox, and, unless it is a home, removes its workspace and
@@ -214,30 +217,36 @@ func (s *Sessions) endSession(ctx context.Context, session *Session) {
 		return
 	}
 	defer session.release()
-	if session.current().removed {
+	if session.current().removed() {
 		return // another call has removed it
 	}
-	if c := session.current(); !c.stopPending { // else ending it has just failed
+	if c := session.current(); !c.State.Ends() { // else ending it has just failed
 		if err := session.adopt(ctx); err != nil {
 			s.Log.Error("could not take over the sandbox of a session that is stopped; it ends as soon as that can be "+
 				"done", "session", c.rec.ID, "error", err)
 		}
 	}
+	session.stopSandbox()
 	session.mu.Lock()
-	session.cur.stopPending = session.cur.waiting
+	if session.cur.untaken() {
+		session.on(state.Stop)
+	}
 	c := session.cur
 	session.mu.Unlock()
-	if c.waiting && !c.rec.Home {
+	if c.untaken() && !c.rec.Home {
 		s.left.Add(s.boxOf(c.rec))
 	}
-	session.stopSandbox()
 	if !c.rec.Home {
 		s.removeStored(ctx, session, stoppedByUser)
 		return
 	}
-	session.updateOrLog("that a session stopped", func(r *Record) {
+	if err := session.update(func(r *Record) {
 		r.State, r.Lost, r.Image = Stopped, stoppedByUser, ""
-	})
+	}); err != nil {
+		s.Log.Error("could not store that a session stopped", "session", c.rec.ID, "error", err)
+	} else {
+		session.note(state.Stop)
+	}
 	s.removeImage(ctx, c.rec.Runtime, c.rec.Image) // if the record still has it, its next use says that it is gone
 }
 
@@ -268,7 +277,7 @@ func (s *Sessions) Close(ctx context.Context) {
 func (s *Sessions) StopOwned(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, session := range s.all() {
-		if c := session.current(); c.booted != nil && c.booted != c.adopted {
+		if c := session.current(); c.State == state.Live && !c.Adopted {
 			wg.Go(func() { s.stopUnused(ctx, session, "the program that served it ended") })
 		}
 	}

@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -44,6 +45,9 @@ func (s *socketSandbox) Connect(ctx context.Context) (net.Conn, error) {
 }
 
 func (s *socketSandbox) Status(context.Context) (sandbox.Status, error) { return sandbox.Status{}, nil }
+func (s *socketSandbox) Admitted() error                                { return nil }
+func (s *socketSandbox) Resize(context.Context, sandbox.Limits) error   { return errors.ErrUnsupported }
+func (s *socketSandbox) ChangeTools(func(dir string) error) error       { return errors.ErrUnsupported }
 func (s *socketSandbox) Stop(context.Context) error                     { return nil }
 
 // greeted dials as an agent does, for the network.

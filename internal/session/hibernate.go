@@ -22,30 +22,11 @@ import (
 	"sandlot/internal/session/images"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/state"
 )
 
-// This file owns the states of a session that sleeps:
-//
-//	live      booted is set                      State Live,   Sandbox
-//	freezing  booted is nil, freezing is true    State Live,   Sandbox
-//	asleep    booted is nil                      State Asleep, Image
-//	waking    booting is true                    State Live,   Sandbox and Image
-//	left      the server has ended               State Left,   Sandbox
-//
-// The session's lock is held to go from one to the next. freeze and still are what snapshots and forks need as well:
-// the workspace can be copied between freeze and goOn, while nothing runs in the sandbox. Pool.Wake makes a sandbox of
-// an image for whatever session.
-//
-// A session sleeps when its sandbox was written to a frozen image, and ended. The steps are in an order in which a
-// crash of the server leaves the session in one of three states: it has its sandbox, it sleeps, or it has its files,
-// and the reason why it has no more is in its record.
-//
-//	to sleep: freeze the sandbox (the image is durable) - store State, Image, no Sandbox - end the sandbox
-//	to wake:  store Sandbox beside Image - make it of the image - store no Image - remove the image
-//
-// Until the sandbox is left out of the record, the next server takes it over and thaws it. From then on it is nobody's,
-// and is removed. The image is removed when no record has it. That the machine cannot read or write at the moment is no
-// reason to lose a state: the session stays awake, or asleep, and it is tried again.
+// Package state has the states of a session that sleeps, and the order of the steps. freeze and still are what snapshots
+// and forks need as well: the workspace can be copied between freeze and goOn, while nothing runs in the sandbox.
 
 // Hibernation says whether and how idle sessions sleep.
 type Hibernation struct {
@@ -77,7 +58,7 @@ func (s *Sessions) idle(r Record, u agent.Usage) (since time.Duration, busy bool
 // lock is held meanwhile.
 type still struct {
 	session *Session
-	runtime sandbox.Hibernator
+	runtime sandbox.Freezer
 	booted  *pool.Booted // which the session does not have meanwhile
 	image   sandbox.FrozenImage
 }
@@ -91,11 +72,11 @@ func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error)
 	}
 	session.mu.Lock()
 	f, owner := &still{session: session, runtime: h, booted: session.cur.booted}, session.cur.rec.Owner
-	if session.cur.active > 0 || session.cur.removed || f.booted == nil {
+	if !session.may(state.Freeze) {
 		session.mu.Unlock()
 		return nil, errInUse
 	}
-	session.cur.booted, session.cur.freezing = nil, true
+	session.on(state.Freeze)
 	session.disk.Changed()
 	session.mu.Unlock()
 	f.booted.Detach()
@@ -118,10 +99,7 @@ func (f *still) goOn(ctx context.Context) {
 		Flavor: old.Flavor})
 	s.mu.Lock()
 	s.sessions.connectOutlet(b, s.cur.rec, s.meter)
-	if s.cur.adopted == old {
-		s.cur.adopted = b
-	}
-	s.cur.booted, s.cur.freezing = b, false
+	s.live(state.Thawed, b)
 	s.mu.Unlock()
 	if err != nil {
 		s.sessions.Log.Error("a sandbox that could not be put to sleep does not go on", "sandbox", b.ID, "error", err)
@@ -135,18 +113,14 @@ func (f *still) leave(cause error) {
 	s := f.session
 	s.sessions.Log.Error("a sandbox that could not be put to sleep stands still; it is tried again", "sandbox", f.booted.ID,
 		"error", cause)
-	s.mu.Lock()
-	s.cur.booted, s.cur.freezing, s.cur.waiting = nil, false, true
-	s.mu.Unlock()
+	s.note(state.StandsStill)
 	s.sessions.left.Add()
 }
 
 // end ends the sandbox, also if ctx has ended. The session's record does not have it any more.
 func (f *still) end(ctx context.Context) {
 	s := f.session
-	s.mu.Lock()
-	s.cur.freezing = false
-	s.mu.Unlock()
+	s.note(state.Frozen)
 	if err := f.booted.Box.Stop(context.WithoutCancel(ctx)); err != nil {
 		s.sessions.Log.Error("could not remove the sandbox of a session that sleeps; it is tried again", "sandbox",
 			f.booted.ID, "error", err)
@@ -226,7 +200,7 @@ func (s *Sessions) sleepNow(ctx, hardCtx, calls context.Context, session *Sessio
 		return ""
 	}
 	session.awaitCalls(calls)
-	if session.current().active > 0 {
+	if session.current().Calls > 0 {
 		session.leaveToNext(inCalls, errInUse)
 		return ""
 	}
@@ -270,7 +244,7 @@ const inCalls = "calls were using it"
 
 // awaitCalls waits until no call uses the session, or ctx ends.
 func (s *Session) awaitCalls(ctx context.Context) {
-	for s.current().active > 0 {
+	for s.current().Calls > 0 {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
@@ -309,7 +283,7 @@ func (s *Sessions) endNow(session *Session, why string) {
 			"error", err)
 	}
 	if booted := session.current().booted; booted != nil {
-		session.dropSandbox(booted, why)
+		session.endSandbox(booted, state.Stop, why)
 		session.updateOrLog("that a session stopped", func(r *Record) { r.State = Stopped })
 	}
 }
@@ -359,8 +333,9 @@ const stoppedByServer = "its server was stopped"
 // files from then on, and its record says why. The error is that of a session that sleeps on, or that cannot boot a sandbox
 // either. The caller holds the lock, and has reserved what the session needs.
 func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (woken bool, err error) {
-	r := s.record()
-	if r.Image == "" {
+	c := s.current()
+	r := c.rec
+	if r.Image == "" || c.State != state.Asleep {
 		return false, nil
 	}
 	id, began := secret.ID(), time.Now()
@@ -371,8 +346,10 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 		if err := s.update(func(r *Record) { r.Sandbox, r.State = id, Live }); err != nil {
 			return false, err
 		}
-		s.setBooting(true)
-		defer s.setBooting(false)
+		if err := s.begin(); err != nil {
+			return false, err
+		}
+		defer s.unmade()
 		b, err = s.sessions.Pool.Wake(ctx, h, pool.Request{ID: id, Workspace: r.Workspace, Template: t, Flavor: f},
 			r.Image, func(b *pool.Booted) { s.sessions.connectOutlet(b, r, s.meter) })
 	}
@@ -392,7 +369,7 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cur.late, s.cur.wokeWithout, s.cur.unkept = 0, s.cur.unkept, nil
-	if s.cur.booted = b; b.Outlet != nil {
+	if s.live(state.Woken, b); b.Outlet != nil {
 		b.Outlet.SetPolicy(s.sessions.policy(s.cur.rec)) // it may have changed meanwhile
 	}
 	if !sandbox.IsCopy(r.Image) {
@@ -427,14 +404,16 @@ func (s *Session) sleepOn(id string, cause error) error {
 	r := s.record()
 	s.sessions.Log.Error("could not wake a session, which sleeps on", "session", r.ID, "error", cause)
 	if errors.Is(cause, sandbox.ErrRemains) {
-		s.mu.Lock()
-		s.cur.waiting, s.cur.stopPending, s.cur.imageStays = true, true, true
-		s.mu.Unlock()
+		s.note(state.WakeRemains)
 		s.sessions.left.Add()
-	} else if err := s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep }); err != nil {
-		s.sessions.Log.Error("could not store that a session sleeps on", "session", r.ID, "error", err)
-		s.mu.Lock() // the next update stores it
-		s.cur.rec.Sandbox, s.cur.rec.State = "", Asleep
+	} else {
+		err := s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep })
+		s.mu.Lock()
+		if err != nil { // the next update stores it
+			s.sessions.Log.Error("could not store that a session sleeps on", "session", r.ID, "error", err)
+			s.cur.rec.Sandbox, s.cur.rec.State = "", Asleep
+		}
+		s.on(state.WakeLater)
 		s.mu.Unlock()
 	}
 	advice := []string{"Try again in a while", "If that does not help, the operator of the server finds the cause in its log"}
@@ -462,15 +441,19 @@ func (s *Session) stayStopped(ctx context.Context, id string, cause error) error
 	remains := errors.Is(cause, sandbox.ErrRemains)
 	if remains {
 		s.mu.Lock()
-		s.giveUp(why)
+		s.giveUp(state.WakeLostRemains, why)
 		s.mu.Unlock()
 		s.sessions.left.Add()
 	}
-	if err := s.update(func(r *Record) {
+	err := s.update(func(r *Record) {
 		r.Image, r.Lost, r.State = "", cmp.Or(r.Lost, why), Live
 		r.EndSandbox(id, !remains)
-	}); err != nil {
+	})
+	if err != nil { // the record still has the image
 		return err
+	}
+	if !remains {
+		s.note(state.WakeLost)
 	}
 	s.sessions.removeImage(ctx, r.Runtime, r.Image)
 	if remains {
@@ -487,13 +470,14 @@ func (s *Session) loseImage(ctx context.Context, why string) {
 	}
 	defer s.release()
 	r := s.record()
-	if r.State != Asleep || s.current().removed {
+	if r.State != Asleep || s.current().removed() {
 		return
 	}
 	if err := s.update(func(r *Record) { r.State, r.Image, r.Lost = Stopped, "", why }); err != nil {
 		s.sessions.Log.Error("could not store that a session sleeps no more", "session", r.ID, "error", err)
 		return
 	}
+	s.note(state.ImageLost)
 	s.sessions.removeImage(ctx, r.Runtime, r.Image)
 	s.sessions.publish(r, event.SessionStopped, why, 0)
 }
@@ -512,7 +496,7 @@ func (s *Sessions) removeImage(ctx context.Context, madeBy, name string) {
 // thaw lets the sandbox of an earlier server go on that stood still, when that server ended while it put the session
 // to sleep. One that does not is ended, unless the cause passes.
 func (s *Session) thaw(ctx context.Context, id leftover.ID, box sandbox.Sandbox) error {
-	h, _ := s.sessions.Pool.RuntimeNamed(id.Runtime).(sandbox.Hibernator)
+	h := s.sessions.Pool.Capabilities(id.Runtime).Freezer
 	if h == nil {
 		return nil
 	}

@@ -583,8 +583,6 @@ func (m *fakeStore) exitBefore(n int) {
 	m.before.Store(&hook)
 }
 
-var _ sandbox.Hibernator = (*sandboxtest.Fake)(nil)
-
 // TestUnkeptIsSaid: files of the machine without which a session does not wake are named while it sleeps, also by the next
 // server, and once when it has woken.
 func TestUnkeptIsSaid(t *testing.T) {

@@ -145,7 +145,7 @@ func (s *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id strin
 		return Network{}, err
 	}
 	defer session.release()
-	if session.current().removed {
+	if session.current().removed() {
 		return Network{}, s.notFound(p.ID, id)
 	}
 	if err := session.update(func(r *Record) {

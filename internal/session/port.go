@@ -44,7 +44,7 @@ func (s *Sessions) Has(owner, id string) bool {
 		return false
 	}
 	c := session.current()
-	return c.rec.Owner == owner && !c.removed
+	return c.rec.Owner == owner && !c.removed()
 }
 
 // ErrNotListening is returned by Dial when nothing listens on the port.

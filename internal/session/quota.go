@@ -209,7 +209,7 @@ func (s *Session) busy(ctx context.Context) bool {
 		return true // it cannot be known, so the session is left alone
 	}
 	c := s.current()
-	if c.active > 0 || time.Now().Before(c.awakeUntil) {
+	if c.Calls > 0 || time.Now().Before(c.awakeUntil) {
 		return true
 	}
 	if c.booted == nil {

@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/session/disk"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/state"
 )
 
 // Recover loads the sessions of an earlier server. It is called once, before the first Open,
@@ -111,7 +112,7 @@ func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[stri
 		meter: egress.NewMeter(r.Traffic, s.days.Meter(r.Owner)), disk: disk.New(r.DiskBytes, time.Time{}),
 		cur: current{rec: r}}
 	c := &session.cur
-	lost, inImage := lostWhileDown, false
+	lost, inImage, found := lostWhileDown, false, state.FoundStopped
 	switch id := s.boxOf(r); {
 	case r.Sandbox == "":
 	case s.Pool.RuntimeNamed(id.Runtime) == nil:
@@ -120,12 +121,14 @@ func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[stri
 	case !unowned[id] && !away[id.Runtime]:
 	case s.Templates.Exists(r.Template):
 		delete(unowned, id)
-		c.waiting, c.stopPending = true, r.State == Stopped
+		if found = state.FoundRunning; r.State == Stopped {
+			found = state.FoundStopping
+		}
 	default:
 		lost = lostTemplate
 	}
 	switch {
-	case c.waiting || r.Sandbox == "":
+	case found != state.FoundStopped || r.Sandbox == "":
 	case inImage: // the record stays as it is, and says of the sandbox if its runtime is there again
 	case r.Image != "": // it was about to wake, and did not begin to, or has not got far
 		c.rec.Sandbox, c.rec.State = "", Asleep
@@ -133,6 +136,10 @@ func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[stri
 		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lost)
 		c.rec.EndLeft()
 	}
+	if found == state.FoundStopped && c.rec.Image != "" {
+		found = state.FoundAsleep
+	}
+	c.Status = state.Of(found)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions[r.ID] = session
@@ -157,11 +164,12 @@ func (s *Sessions) boxOf(r Record) leftover.ID {
 func (s *Session) adopt(ctx context.Context) error {
 	c := s.current()
 	r := c.rec
-	if !c.waiting {
+	if !c.untaken() {
 		return nil
 	}
+	ends := c.State.Ends()
 	t, f, err := s.made(ctx)
-	if err != nil && !c.stopPending {
+	if err != nil && !ends {
 		return err
 	}
 	// The takeover goes on when the caller's context ends.
@@ -169,7 +177,7 @@ func (s *Session) adopt(ctx context.Context) error {
 	defer cancel()
 	box, err := s.sessions.left.Recover(ctx, s.sessions.boxOf(r))
 	switch {
-	case err == nil && (c.stopPending || sandbox.IsCopy(r.Image)): // a copy may not have new random numbers yet
+	case err == nil && (ends || sandbox.IsCopy(r.Image)): // a copy may not have new random numbers yet
 		err = leftover.End(ctx, box)
 	case err == nil:
 		err = s.thaw(ctx, s.sessions.boxOf(r), box)
@@ -182,7 +190,7 @@ func (s *Session) adopt(ctx context.Context) error {
 	if errors.Is(err, sandbox.ErrUnavailable) && !gone {
 		return runtimeAway(err)
 	}
-	if err != nil && !gone && c.stopPending {
+	if err != nil && !gone && ends {
 		return fault.Wrap(fault.SandboxCreation, err, "the session's sandbox was stopped, and has not ended yet. "+
 			"Until it has, none is started beside it in the same workspace: try again later")
 	}
@@ -196,22 +204,7 @@ func (s *Session) adopt(ctx context.Context) error {
 			"the session's sandbox could not be taken over from an earlier server")
 	}
 	if err != nil {
-		s.mu.Lock()
-		s.cur.waiting, s.cur.stopPending, s.cur.imageStays = false, false, false
-		s.mu.Unlock()
-		notMade := (sandbox.IsCopy(r.Image) || errors.Is(err, sandbox.ErrNotStarted)) && !c.stopPending
-		if r.Image != "" && (notMade || c.imageStays) {
-			return s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep })
-		}
-		why := lostWhileDown
-		if errors.Is(err, context.DeadlineExceeded) {
-			why = "it stood still, and did not go on"
-		}
-		defer s.sessions.removeImage(ctx, r.Runtime, r.Image)
-		return s.update(func(r *Record) {
-			r.Sandbox, r.Image, r.Lost = "", "", cmp.Or(r.Lost, why)
-			r.EndLeft()
-		})
+		return s.noteGone(ctx, c, err)
 	}
 	if r.State == Left { // nothing is lost
 		if err := s.update(func(r *Record) { r.State, r.Lost = Live, "" }); err != nil {
@@ -231,8 +224,38 @@ func (s *Session) adopt(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions.connectOutlet(booted, s.cur.rec, s.meter)
-	s.cur.booted, s.cur.adopted, s.cur.waiting = booted, booted, false
+	s.live(state.TakenOver, booted)
 	return nil
+}
+
+// noteGone notes that the sandbox which the record names has ended: the session then sleeps in its image, or has only its
+// files. c is the session before that. The caller holds the lock.
+func (s *Session) noteGone(ctx context.Context, c current, cause error) error {
+	r := c.rec
+	notMade := (sandbox.IsCopy(r.Image) || errors.Is(cause, sandbox.ErrNotStarted)) && !c.State.Ends()
+	change := func(r *Record) { r.Sandbox, r.State = "", Asleep }
+	if r.Image == "" || !notMade && c.State != state.Clearing {
+		why := lostWhileDown
+		if errors.Is(cause, context.DeadlineExceeded) {
+			why = "it stood still, and did not go on"
+		}
+		change = func(r *Record) {
+			r.Sandbox, r.Image, r.Lost = "", "", cmp.Or(r.Lost, why)
+			r.EndLeft()
+		}
+		defer s.sessions.removeImage(ctx, r.Runtime, r.Image)
+	}
+	err := s.update(change)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.cur.untaken(): // destroy was faster
+	case s.cur.rec.Image != "":
+		s.on(state.GoneAsleep)
+	default:
+		s.on(state.Gone)
+	}
+	return err
 }
 
 // made returns what the session's sandbox was made of.
@@ -248,7 +271,7 @@ func (s *Session) made(ctx context.Context) (*image.Template, image.Flavor, erro
 // awaitTakeover makes sure that the session has taken over the sandbox of an earlier server,
 // if it had one that is not to be stopped.
 func (s *Session) awaitTakeover(ctx context.Context) error {
-	if s.current().stopPending {
+	if s.current().State.Ends() {
 		return nil
 	}
 	return s.takeOver(ctx)
@@ -256,14 +279,14 @@ func (s *Session) awaitTakeover(ctx context.Context) error {
 
 // takeOver takes over, or stops, the session's sandbox if that has to be done.
 func (s *Session) takeOver(ctx context.Context) error {
-	if !s.current().waiting {
+	if !s.current().untaken() {
 		return nil
 	}
 	if err := s.acquire(ctx); err != nil {
 		return err
 	}
 	defer s.release()
-	if s.current().removed {
+	if s.current().removed() {
 		return nil
 	}
 	return s.adopt(ctx)
@@ -290,7 +313,7 @@ func (s *Sessions) adoptAll(ctx context.Context) {
 	case <-ctx.Done():
 	}
 	for ctx.Err() == nil {
-		waiting := s.filter(func(c current) bool { return c.waiting })
+		waiting := s.filter(current.untaken)
 		if len(waiting) == 0 {
 			break
 		}
@@ -340,7 +363,7 @@ func (s *Sessions) endUnowned(ctx context.Context) {
 			return
 		}
 		s.left.Remove(ctx)
-		if leftover.Each(ctx, s.filter(func(c current) bool { return c.waiting }), s.adoptOne) != nil {
+		if leftover.Each(ctx, s.filter(current.untaken), s.adoptOne) != nil {
 			s.left.Add()
 		}
 	}

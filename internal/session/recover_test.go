@@ -78,7 +78,7 @@ func TestAskedForFirst(t *testing.T) {
 			t.Error(err)
 		}
 		for i := 0; ; i++ {
-			rest := slices.DeleteFunc(w.all(), func(s *Session) bool { return !s.current().waiting })
+			rest := slices.DeleteFunc(w.all(), func(s *Session) bool { return !s.current().untaken() })
 			if len(rest) == 0 {
 				break
 			}
@@ -174,7 +174,7 @@ func TestStopWhileRecovering(t *testing.T) {
 		free.Store("")
 		time.Sleep(2 * adoptRetry)
 		for _, l := range left {
-			if s := w.ownedSession(ann, l.ID()); s == nil || s.current().waiting || s.record().Sandbox != l.Booted.ID {
+			if s := w.ownedSession(ann, l.ID()); s == nil || s.current().untaken() || s.record().Sandbox != l.Booted.ID {
 				t.Error("a sandbox is not taken over")
 			}
 			if now := w.use(ann, OpenRequest{ID: l.ID()}); now.Booted.ID != l.Booted.ID || now.Notice != "" {
@@ -427,6 +427,16 @@ func TestStoppedInVain(t *testing.T) {
 type volumeRuntime struct {
 	*sandboxtest.Fake
 	volumes map[string]bool
+}
+
+func (r *volumeRuntime) Capabilities() sandbox.Capabilities {
+	c := r.Fake.Capabilities()
+	c.Storage = r
+	return c
+}
+
+func (r *volumeRuntime) VolumeBytes(context.Context, string) (int64, time.Time, error) {
+	return 0, time.Now(), nil
 }
 
 func (r *volumeRuntime) KeepsVolumes(context.Context) (bool, error) { return true, nil }

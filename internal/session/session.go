@@ -30,6 +30,7 @@ import (
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/record"
 	"sandlot/internal/session/room"
+	"sandlot/internal/session/state"
 )
 
 // What is stored of a session, and what it consists of.
@@ -83,12 +84,10 @@ type Session struct {
 
 // current is the changing state of a session.
 type current struct {
-	rec       Record
-	booted    *pool.Booted
-	adopted   *pool.Booted // the sandbox taken over from an earlier server; nil: none
-	booting   bool
-	freezing  bool          // its sandbox is being put to sleep; booted is nil meanwhile
-	asleepFor time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
+	rec          Record
+	state.Status               // which on changes
+	booted       *pool.Booted  // nil, but while the state is state.Live
+	asleepFor    time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
 	// awakeUntil: until then it is not put to sleep again, as that failed, and something runs that would end.
 	awakeUntil time.Time
 	// jobsUntil: until then it stays awake while something runs in the background.
@@ -96,15 +95,9 @@ type current struct {
 	// warning is what the user is to be told of that, once for each sandbox: then warned is true.
 	warning string
 	// untold is a notice that nobody has read, as its call was cancelled.
-	untold      string
-	warned      bool
-	active      int // number of leases
-	unanswered  int // the number of leases in a row, the last ones, in which the agent let a call's limit pass
-	removed     bool
-	waiting     bool // it has a sandbox that has not been taken over yet, from an earlier server or after giveUp
-	stopPending bool // that sandbox is to be stopped as soon as it is taken over
-	// imageStays: then the session sleeps on in its image, of which that sandbox could not be made. It is stopPending.
-	imageStays bool
+	untold     string
+	warned     bool
+	unanswered int // the number of leases in a row, the last ones, in which the agent let a call's limit pass
 	// late is how often in a row its sandbox did not wake, or go on, in time.
 	late int
 	// unkept are files of the machine without which it does not wake; see sandbox.FrozenImage. wokeWithout are those
@@ -118,7 +111,13 @@ type current struct {
 
 // hasSandbox says whether the session has a sandbox, which may still boot, or belong to an earlier
 // server.
-func (c current) hasSandbox() bool { return c.booted != nil || c.booting || c.freezing || c.waiting }
+func (c current) hasSandbox() bool { return c.State.HasSandbox() }
+
+// untaken says whether it has a sandbox that has to be taken over, or ended, first.
+func (c current) untaken() bool { return c.State.Untaken() }
+
+// removed says whether the session is removed.
+func (c current) removed() bool { return c.State == state.Removed }
 
 func (s *Session) current() current {
 	s.mu.Lock()
@@ -145,7 +144,7 @@ func (s *Session) update(change func(*Record)) error {
 	defer s.storing.Unlock()
 	c := s.current()
 	r := c.rec
-	if c.removed {
+	if c.removed() {
 		return s.sessions.notFound(r.Owner, r.ID)
 	}
 	change(&r)
@@ -174,7 +173,7 @@ func (s *Session) updateOrLog(what string, change func(*Record)) {
 // keepNotice it is left to the next call.
 func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.Booted, notice string, err error) {
 	if c := s.current(); c.booted != nil && c.rec.Lost == "" &&
-		(c.asleepFor == 0 && c.warning == "" && c.untold == "" || keepNotice) && !c.removed &&
+		(c.asleepFor == 0 && c.warning == "" && c.untold == "" || keepNotice) && !c.removed() &&
 		c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
@@ -182,16 +181,20 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 		return nil, "", err
 	}
 	defer s.release()
-	if c := s.current(); c.removed {
+	if c := s.current(); c.removed() {
 		return nil, "", s.sessions.notFound(c.rec.Owner, c.rec.ID)
 	}
 	if err := s.ensureLinked(ctx); err != nil {
 		return nil, "", err
 	}
+	if b = s.current().booted; b == nil {
+		return nil, "", fault.New(fault.SandboxCreation, "another call has just stopped the session: call again, and it "+
+			"gets a new sandbox")
+	}
 	if !keepNotice {
 		notice, err = s.takeNotice()
 	}
-	return s.current().booted, notice, err
+	return b, notice, err
 }
 
 // takeNotice returns what the user is to be told once: what was lost since the last call, or that the session was
@@ -331,46 +334,69 @@ func (s *Session) boot(ctx context.Context) error {
 	if err := s.update(func(r *Record) { r.Begin(id, rt.Name()) }); err != nil {
 		return err
 	}
-	s.setBooting(true)
-	defer s.setBooting(false)
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.unmade()
 	began := time.Now()
 	// Other calls may wait for the same boot: it goes on when this caller's context ends.
 	b, err := s.sessions.Pool.Boot(context.WithoutCancel(ctx), pool.Request{ID: id, Workspace: r.Workspace, Template: t,
 		Flavor: f, SkipProbe: true})
 	if err != nil {
-		remains := errors.Is(err, sandbox.ErrRemains)
-		if remains {
-			s.mu.Lock()
-			s.giveUp(cmp.Or(s.cur.rec.Lost, "it did not get ready"))
-			s.mu.Unlock()
-			s.sessions.left.Add()
-		}
-		err = errors.Join(err, s.update(func(r *Record) { r.EndSandbox(id, !remains) }))
-		return fault.Wrap(fault.SandboxCreation, err, "%s", reason.Start(err))
+		return s.bootFailed(id, err)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.sessions.connectOutlet(b, s.cur.rec, s.meter)
-	s.cur.booted = b
-	s.sessions.publish(s.cur.rec, event.SessionBooted, f.Name, time.Since(began))
+	wanted := s.live(state.Booted, b)
+	r = s.cur.rec
+	s.mu.Unlock()
+	if !wanted {
+		return s.unwanted(b)
+	}
+	s.sessions.publish(r, event.SessionBooted, f.Name, time.Since(began))
 	return nil
 }
 
-func (s *Session) setBooting(yes bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cur.booting = yes
+// bootFailed notes that the sandbox of that id could not be made.
+func (s *Session) bootFailed(id string, cause error) error {
+	remains := errors.Is(cause, sandbox.ErrRemains)
+	if remains {
+		s.mu.Lock()
+		s.giveUp(state.BootRemains, cmp.Or(s.cur.rec.Lost, "it did not get ready"))
+		s.mu.Unlock()
+		s.sessions.left.Add()
+	}
+	err := errors.Join(cause, s.update(func(r *Record) { r.EndSandbox(id, !remains) }))
+	return fault.Wrap(fault.SandboxCreation, err, "%s", reason.Start(err))
 }
 
-// dropSandbox destroys the session's sandbox, and stores why. It does nothing when b is nil, or is
+// unmade notes that no sandbox was made, if the session is still in a state in which one is being made: also after a
+// panic.
+func (s *Session) unmade() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch is, image := s.cur.State, s.cur.rec.Image; {
+	case is == state.Booting:
+		s.on(state.BootFailed)
+	case is == state.Waking && image == "":
+		s.on(state.WakeLost)
+	case is == state.Waking:
+		s.on(state.WakeLater)
+	}
+}
+
+// dropSandbox is endSandbox for a sandbox that has died.
+func (s *Session) dropSandbox(b *pool.Booted, why string) { s.endSandbox(b, state.Died, why) }
+
+// endSandbox destroys the session's sandbox after an event, and stores why. It does nothing when b is nil, or is
 // not the session's sandbox any more.
-func (s *Session) dropSandbox(b *pool.Booted, why string) {
+func (s *Session) endSandbox(b *pool.Booted, e state.Event, why string) {
 	s.mu.Lock()
 	if b == nil || s.cur.booted != b {
 		s.mu.Unlock()
 		return
 	}
-	s.giveUp(why)
+	s.giveUp(e, why)
 	s.mu.Unlock()
 	ended := s.destroy(b)
 	s.sessions.publish(s.record(), event.SessionStopped, why, 0)
@@ -378,7 +404,7 @@ func (s *Session) dropSandbox(b *pool.Booted, why string) {
 		r.Lost = why
 		r.EndSandbox(b.ID, ended)
 	}
-	if err := s.update(change); err != nil && !s.current().removed {
+	if err := s.update(change); err != nil && !s.current().removed() {
 		s.mu.Lock() // the user is told in any case, and the next update stores it
 		change(&s.cur.rec)
 		s.mu.Unlock()
@@ -386,10 +412,10 @@ func (s *Session) dropSandbox(b *pool.Booted, why string) {
 	}
 }
 
-// giveUp takes the session's sandbox away from it. Until that has ended, the session boots no other one, which would
-// have the same workspace. The caller holds mu.
-func (s *Session) giveUp(why string) {
-	s.cur.booted, s.cur.waiting, s.cur.stopPending = nil, true, true
+// giveUp takes the session's sandbox away from it after an event. Until the sandbox has ended, the session boots no other
+// one, which would have the same workspace. The caller holds mu.
+func (s *Session) giveUp(e state.Event, why string) {
+	s.on(e)
 	s.cur.warned, s.cur.warning = false, ""
 	s.disk.Changed()
 	s.cur.rec.Lost = why
@@ -406,8 +432,8 @@ func (s *Session) destroy(b *pool.Booted) (ended bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cur.rec.Sandbox == b.ID {
-		s.cur.waiting, s.cur.stopPending = false, false
+	if s.cur.rec.Sandbox == b.ID && s.cur.State == state.Stopping {
+		s.on(state.Gone)
 	}
 	return true
 }
@@ -429,8 +455,8 @@ func (l *Lease) ID() string { return l.record().ID }
 
 // RootIsCapable reports whether root in the sandbox can give files to other users and become them.
 func (l *Lease) RootIsCapable() bool {
-	rt, ok := l.sessions.Pool.RuntimeNamed(l.record().Runtime).(sandbox.Rooter)
-	return ok && rt.RootIsCapable(l.Booted.Template)
+	users := l.sessions.Pool.Capabilities(l.record().Runtime).Users
+	return users != nil && users.RootIsCapable(l.Booted.Template)
 }
 
 // Agent returns the sandbox's agent.
@@ -442,7 +468,7 @@ func (l *Lease) Release() {
 	l.once.Do(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.cur.active--
+		l.on(state.Released)
 		if l.late.Load() {
 			l.cur.unanswered++
 		} else {
@@ -656,11 +682,11 @@ func (s *Session) info(ctx context.Context) Info {
 		i.Flavor = b.Flavor
 	}
 	switch {
-	case c.booting:
+	case c.State.Makes():
 		i.Status = "creating"
-	case c.freezing, c.waiting && !c.stopPending:
+	case c.State == state.Freezing, c.State == state.Adopting:
 		i.Status = "ready"
-	case b == nil && (r.State == Asleep || c.imageStays):
+	case b == nil && (r.State == Asleep || c.State == state.Clearing):
 		i.Status, i.Unkept = "hibernated", c.unkept
 	case b == nil && r.State == Live && r.Lost != "":
 		i.Status = "error"
@@ -675,7 +701,7 @@ func (s *Session) info(ctx context.Context) Info {
 				i.Status = "running"
 			}
 		}
-		if c.active > 0 {
+		if c.Calls > 0 {
 			i.Status = "processing"
 		}
 		if err != nil { // a Docker daemon may take a second to answer

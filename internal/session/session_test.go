@@ -152,7 +152,7 @@ func (w *testSessions) open(change func(*Rules)) {
 	log := sandboxtest.Log(w.t)
 	p := pool.New(pool.Config{Runtime: w.fake, Further: w.further, Workspaces: workspaces, BootTimeout: 2 * time.Second,
 		Templates: rules.Templates.(*template.Set).Ready, Flavor: sandboxtest.Flavors[0], Log: log})
-	w.Sessions = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out,
+	w.Sessions = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out, Unexpected: w.unexpected,
 		Kept: func(context.Context) (workspaces, images []string, err error) {
 			if w.keeps != nil {
 				return []string{w.keeps.Workspace}, []string{w.keeps.Image}, nil
@@ -163,6 +163,9 @@ func (w *testSessions) open(change func(*Rules)) {
 		w.t.Fatal(err)
 	}
 }
+
+// unexpected fails the test: something is missing in the table of package state.
+func (w *testSessions) unexpected(err error) { w.t.Error(err) }
 
 // close ends all; the bubble may hold no goroutine.
 func (w *testSessions) close() {

@@ -31,6 +31,7 @@ import (
 	"sandlot/internal/session/disk"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/room"
+	"sandlot/internal/session/state"
 	"sandlot/internal/session/variable"
 )
 
@@ -88,6 +89,9 @@ type Config struct {
 	Kept func(ctx context.Context) (workspaces, images []string, err error)
 	// KeptBytes returns how much of the disk a principal's snapshots have; nil: there are none.
 	KeptBytes func(owner string) int64
+	// Unexpected is called if something happens to a session that package state does not have; nil: the first one is
+	// logged.
+	Unexpected func(error)
 	// Events receives an event when a session is created, is removed, or gets or loses a
 	// sandbox.
 	Events *event.Stream
@@ -122,6 +126,8 @@ type Sessions struct {
 	copies      copies.Making
 
 	gone gone
+
+	logged sync.Map // what was unexpected, and is logged once
 
 	removedDays int64 // the store has no traffic of days before that one; used by sweep
 
@@ -184,9 +190,15 @@ func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*
 		defer s.commit(session)
 	}
 	session.mu.Lock()
-	session.cur.active++
+	session.on(state.Leased)
 	session.mu.Unlock()
 	l := &Lease{Session: session, Created: created}
+	opened := false
+	defer func() {
+		if !opened {
+			l.Release()
+		}
+	}()
 	if l.Booted, l.Notice, err = session.ensureSandbox(ctx, a.KeepNotice); err != nil {
 		l.Release()
 		if created {
@@ -196,6 +208,7 @@ func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*
 	}
 	s.setIdentity(ctx, p, l.Booted)
 	s.applyBound(ctx, session.record(), l.Booted)
+	opened = true
 	return l, nil
 }
 
@@ -312,8 +325,9 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		return nil, err
 	}
 	meter := egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))
-	booted := s.Pool.Take(t, f)
+	booted, begins := s.Pool.Take(t, f), state.Opened
 	if booted != nil {
+		begins = state.Taken
 		r.Sandbox, r.Runtime, r.Workspace = booted.ID, rt.Name(), booted.Workspace
 		s.connectOutlet(booted, r, meter)
 	} else if r.Workspace, err = s.Pool.Workspaces.New(); err != nil {
@@ -321,7 +335,7 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
 	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter, disk: disk.New(0, now),
-		cur: current{rec: r, booted: booted, reserved: reserved}}
+		cur: current{rec: r, Status: state.Of(begins), booted: booted, reserved: reserved}}
 	if err := s.add(ctx, session); err != nil {
 		s.commit(session)
 		s.discard(booted, r.Workspace)
@@ -360,7 +374,7 @@ func (s *Sessions) add(ctx context.Context, session *Session) error {
 	}
 	session.mu.Lock()
 	defer session.mu.Unlock()
-	session.cur.removed, session.cur.booted = true, nil // other calls may have found the home meanwhile
+	session.on(state.Unstored) // other calls may have found the home meanwhile
 	return fmt.Errorf("storing the new session: %w", err)
 }
 

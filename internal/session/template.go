@@ -6,6 +6,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
+	"sandlot/internal/session/state"
 )
 
 // template returns the session's template, or a fault that says why there is none.
@@ -47,7 +48,7 @@ func (s *Session) replaceTemplate(ctx context.Context, p auth.Principal, name st
 	if s.sessions.Templates.Exists(before) { // another call was faster
 		return nil
 	}
-	s.dropSandbox(s.current().booted, "its template was removed")
+	s.endSandbox(s.current().booted, state.Stop, "its template was removed")
 	if err := s.update(func(r *Record) { r.Template = t.Name }); err != nil {
 		return err
 	}

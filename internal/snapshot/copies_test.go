@@ -101,7 +101,8 @@ func newWorldIn(t *testing.T, dir string) *world {
 	limits := quota.New()
 	limits.Set(quota.Settings{Users: quota.Limits{DiskMB: 10}})
 	w.Sessions = session.New(session.Config{Pool: p, Store: w.store, Log: log, Quotas: limits,
-		Kept: w.Kept, KeptBytes: w.Bytes,
+		Unexpected: func(err error) { t.Error(err) },
+		Kept:       w.Kept, KeptBytes: w.Bytes,
 		Rules: session.Rules{DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates,
 			Flavors: sandboxtest.Flavors, MaxSessions: 10, IdleTimeout: time.Minute, AgentTimeout: time.Second,
 			Hibernation: session.Hibernation{Enabled: true, ImageBytes: 1 << 30, DiskBytes: 1 << 30}}})

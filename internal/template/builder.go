@@ -23,7 +23,7 @@ type Config struct {
 	Set  *Set
 	Pool *pool.Pool
 	// Imager returns what makes the images of a runtime; an empty name is the default runtime.
-	Imager func(runtime string) (sandbox.Imager, error)
+	Imager func(runtime string) (sandbox.Images, error)
 	// Dir is the folder for the results of builds, so that the next server need not repeat them.
 	Dir string
 	// Prepare adds to a template what programs need to use the network: certificates and registries.
@@ -89,20 +89,20 @@ func (b *Builder) runtimeOf(d config.Template) string {
 
 // image returns the image of a template with an ID, to be used.
 func (b *Builder) image(ctx context.Context, d config.Template, id string) (sandbox.Image, error) {
-	return b.lookUp(ctx, d, func(ctx context.Context, i sandbox.Imager) (sandbox.Image, error) {
+	return b.lookUp(ctx, d, func(ctx context.Context, i sandbox.Images) (sandbox.Image, error) {
 		return i.Image(ctx, id, func(string) {})
 	})
 }
 
 // find returns an image that the runtime of a template has.
 func (b *Builder) find(ctx context.Context, d config.Template, ref string) (sandbox.Image, error) {
-	return b.lookUp(ctx, d, func(ctx context.Context, i sandbox.Imager) (sandbox.Image, error) {
+	return b.lookUp(ctx, d, func(ctx context.Context, i sandbox.Images) (sandbox.Image, error) {
 		return i.Find(ctx, ref)
 	})
 }
 
 func (b *Builder) lookUp(ctx context.Context, d config.Template,
-	look func(context.Context, sandbox.Imager) (sandbox.Image, error)) (sandbox.Image, error) {
+	look func(context.Context, sandbox.Images) (sandbox.Image, error)) (sandbox.Image, error) {
 	imager, err := b.Imager(d.Runtime)
 	if err != nil {
 		return sandbox.Image{}, err
@@ -323,7 +323,7 @@ func (b *Builder) build(ctx context.Context, d config.Template, report func(stri
 }
 
 // getImage gets an image. It gives up when nothing is heard of it for too long: other templates wait.
-func getImage(ctx context.Context, imager sandbox.Imager, ref string, report func(string)) (sandbox.Image, error) {
+func getImage(ctx context.Context, imager sandbox.Images, ref string, report func(string)) (sandbox.Image, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent := time.AfterFunc(maxSilence, func() { cancel(errSilent) })
@@ -346,7 +346,7 @@ var errSilent = fmt.Errorf("for %s nothing more came of it", maxSilence)
 
 // addTo adds a template's packages and files to the image of a record, or returns the image that an earlier build has
 // made of the same, also one that failed afterwards.
-func (b *Builder) addTo(ctx context.Context, imager sandbox.Imager, d config.Template, r record,
+func (b *Builder) addTo(ctx context.Context, imager sandbox.Images, d config.Template, r record,
 	report func(string)) (made sandbox.Image, err error) {
 	if last, err := b.readRecord(d.Name); err == nil && last.Content == r.Content {
 		if img, err := b.image(ctx, d, last.Image.ID); err == nil && img.ID == last.Image.ID {

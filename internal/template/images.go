@@ -16,20 +16,13 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// Exporter is a runtime that can say what a sandbox has written.
-type Exporter interface {
-	// Export writes what b has written outside its mounts, as a layer of an image: a tar archive with
-	// whiteouts.
-	Export(ctx context.Context, b sandbox.Sandbox, w io.Writer) error
-}
-
-// Store implements sandbox.Imager with an image store, for a runtime that has no images of its own.
+// Store implements sandbox.Images with an image store, for a runtime that has no images of its own.
 type Store struct {
-	Images   *oci.Store
-	Exporter Exporter
+	Images *oci.Store
+	Files  sandbox.Files // of the runtime
 }
 
-// Image implements sandbox.Imager.
+// Image implements sandbox.Images.
 func (s Store) Image(ctx context.Context, ref string, progress func(string)) (sandbox.Image, error) {
 	i, found, err := s.Images.Get(ref)
 	if err != nil {
@@ -53,7 +46,7 @@ func (s Store) Image(ctx context.Context, ref string, progress func(string)) (sa
 	return usable(i, ref)
 }
 
-// Find implements sandbox.Imager.
+// Find implements sandbox.Images.
 func (s Store) Find(_ context.Context, ref string) (sandbox.Image, error) {
 	i, found, err := s.Images.Find(ref)
 	if err != nil {
@@ -81,13 +74,13 @@ func imageOf(i oci.Image) sandbox.Image {
 		Env: i.Config.Env}
 }
 
-// Save implements sandbox.Imager.
+// Save implements sandbox.Images.
 func (s Store) Save(ctx context.Context, b sandbox.Sandbox, name string) (sandbox.Image, error) {
 	read, write := io.Pipe()
 	layer, filtered := io.Pipe()
 	exported, copied := make(chan error, 1), make(chan error, 1)
 	go func() {
-		err := s.Exporter.Export(ctx, b, write)
+		err := s.Files.Export(ctx, b, write)
 		write.CloseWithError(err)
 		exported <- err
 	}()
@@ -110,7 +103,7 @@ func (s Store) Save(ctx context.Context, b sandbox.Sandbox, name string) (sandbo
 	return imageOf(i), nil
 }
 
-// RemoveSaved implements sandbox.Imager. Sandboxes that run have their image's file open.
+// RemoveSaved implements sandbox.Images. Sandboxes that run have their image's file open.
 func (s Store) RemoveSaved(ctx context.Context, keep func(name, id string) bool) error {
 	list, err := s.Images.List()
 	for _, i := range list {

@@ -30,7 +30,7 @@ import (
 
 var host = &image.Template{Name: "host", Provides: []string{"base", "python"}}
 
-// images is a fake sandbox.Imager.
+// images is a fake sandbox.Images.
 type images struct {
 	mu     sync.Mutex        // held by the fake's calls, and by tests while a builder runs
 	ids    map[string]string // of images by their references
@@ -191,7 +191,7 @@ func newWorldOf(t *testing.T, dir string, i *images, set *Set) *world {
 	p := pool.New(pool.Config{Runtime: w.fake, Workspaces: workspaces, BootTimeout: time.Minute, Templates: set.Ready,
 		Flavor: sandboxtest.Flavors[0], Log: log})
 	w.Builder = NewBuilder(Config{Set: set, Pool: p, Dir: filepath.Join(dir, "templates"),
-		Flavor: sandboxtest.Flavors[0], Imager: func(string) (sandbox.Imager, error) { return i, nil }, Log: log,
+		Flavor: sandboxtest.Flavors[0], Imager: func(string) (sandbox.Images, error) { return i, nil }, Log: log,
 		Prepare: func(t *image.Template) { t.AddDefaultEnv() },
 		Outlet:  func(string, string) *egress.Outlet { return nil }})
 	w.fake.Called = i.runtime

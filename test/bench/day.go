@@ -84,6 +84,6 @@ func (b *bench) doTasks(bin string, all bool) (list []done, err error) {
 			}
 		}
 		return nil
-	}, "SANDLOT_PACKAGES_PYTHON=", "SANDLOT_PACKAGES_NODE=")
+	}, append(daywork.Registries(), "SANDLOT_PACKAGES_PYTHON=", "SANDLOT_PACKAGES_NODE=", "SANDLOT_PACKAGES_GO=")...)
 	return list, err
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 
@@ -20,6 +21,20 @@ type Answer struct {
 	Fields map[string]any // the result's data
 	Images int
 	Failed bool // the result is an error
+}
+
+// Registries are the variables that say where this machine has its packages from, for a server that is to have them
+// from there, too.
+func Registries() (all []string) {
+	for _, kv := range os.Environ() {
+		for _, prefix := range []string{"PIP_", "npm_config_", "NPM_CONFIG_", "GO", "SSL_CERT", "NODE_EXTRA",
+			"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"} {
+			if strings.HasPrefix(kv, prefix) {
+				all = append(all, kv)
+			}
+		}
+	}
+	return all
 }
 
 // Caller calls a tool.

@@ -122,12 +122,13 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 // checkRuntime checks one runtime and closes it. It reports whether the runtime works here.
 func (e *examination) checkRuntime(ctx context.Context, rt sandbox.Runtime) (usable bool) {
 	err := rt.Check(ctx)
-	if s, ok := rt.(sandbox.Searcher); ok {
-		e.reportSearch(ctx, s, err == nil)
+	doctor := rt.Capabilities().Doctor
+	if doctor != nil {
+		e.reportSearch(ctx, doctor, err == nil)
 	}
 	warning, how := "", snapshots(rt)
-	if w, ok := rt.(sandbox.Warner); ok && err == nil {
-		warning = w.Warning()
+	if doctor != nil && err == nil {
+		warning = doctor.Warning()
 	}
 	if err = errors.Join(err, rt.Close()); err != nil {
 		e.report(false, rt.Name(), err.Error())
@@ -150,8 +151,8 @@ func (e *examination) checkRuntime(ctx context.Context, rt sandbox.Runtime) (usa
 
 // reportSearch says which daemon makes the sandboxes, if no settings name it, and what is where one may be but cannot
 // be used. Without a daemon it also says which ones would answer.
-func (e *examination) reportSearch(ctx context.Context, s sandbox.Searcher, works bool) {
-	chosen, tried := s.Searched(ctx)
+func (e *examination) reportSearch(ctx context.Context, doctor sandbox.Doctor, works bool) {
+	chosen, tried := doctor.Searched(ctx)
 	if works && chosen != "" {
 		e.report(true, "daemon", "found at "+chosen+"; no settings name one")
 	}
@@ -164,8 +165,8 @@ func (e *examination) reportSearch(ctx context.Context, s sandbox.Searcher, work
 
 // snapshots returns whether sandboxes start from preboot images, or why not.
 func snapshots(rt sandbox.Runtime) string {
-	prebooter, ok := rt.(sandbox.Prebooter)
-	if !ok {
+	prebooter := rt.Capabilities().Preboot
+	if prebooter == nil {
 		return "none, each sandbox boots: the runtime " + rt.Name() + " makes none"
 	}
 	if err := prebooter.CanPreboot(); err != nil {

@@ -10,12 +10,14 @@ import (
 
 // prebooter is a runtime that may make preboot images.
 type prebooter struct {
-	sandbox.Prebooter
+	sandbox.Preboot
 	sandboxtest.Fake
 	why error
 }
 
 func (s *prebooter) CanPreboot() error { return s.why }
+
+func (s *prebooter) Capabilities() sandbox.Capabilities { return sandbox.Capabilities{Preboot: s} }
 
 // The doctor reports whether sandboxes start from preboot images, or else why not.
 func TestDoctorOnSnapshots(t *testing.T) {

@@ -31,8 +31,8 @@ func tryPlatforms(ctx context.Context, c *config.Config, log *slog.Logger) (trie
 		return nil, err
 	}
 	for _, rt := range all {
-		if chooser, ok := rt.(sandbox.Chooser); ok {
-			tried = append(tried, chooser.TryAll(ctx)...)
+		if doctor := rt.Capabilities().Doctor; doctor != nil {
+			tried = append(tried, doctor.TryAll(ctx)...)
 		}
 		err = errors.Join(err, rt.Close())
 	}

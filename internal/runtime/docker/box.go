@@ -16,7 +16,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/internal/runtime/docker/carrier"
+	"sandlot/internal/runtime/carrier"
 	"sandlot/internal/runtime/socket"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
@@ -89,7 +89,7 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 	return f.Accept(ctx)
 }
 
-// ChangeTools implements sandbox.ToolKeeper.
+// ChangeTools implements sandbox.Sandbox.
 func (b *box) ChangeTools(change func(dir string) error) error {
 	if b.separate {
 		return errors.ErrUnsupported
@@ -97,7 +97,7 @@ func (b *box) ChangeTools(change func(dir string) error) error {
 	return b.tools.Change(b.socketDir(), change)
 }
 
-// Admitted implements sandbox.Admitter.
+// Admitted implements sandbox.Sandbox.
 func (b *box) Admitted() error {
 	b.mu.Lock()
 	f := b.socket
@@ -234,28 +234,11 @@ func (b *box) usage(ctx context.Context) (memory int64, cpu time.Duration, err e
 	return int64(used), time.Duration(s.CPUStats.CPUUsage.TotalUsage), nil
 }
 
-// resizable is a box of a daemon that can change the limits of a container that runs.
-type resizable struct{ *box }
-
-// boxOf returns the box of a sandbox of this package.
-func boxOf(s sandbox.Sandbox) (*box, bool) {
-	if r, ok := s.(resizable); ok {
-		return r.box, true
-	}
-	b, ok := s.(*box)
-	return b, ok
-}
-
-// sandbox returns the box with what it can do.
-func (b *box) sandbox() sandbox.Sandbox {
+// Resize implements sandbox.Sandbox. Not every daemon can change the limits of a container that runs.
+func (b *box) Resize(ctx context.Context, l sandbox.Limits) error {
 	if d := b.runtime.known(); d.isPodman || d.isGVisor || d.isRootless && !d.hasLimits {
-		return b
+		return errors.ErrUnsupported
 	}
-	return resizable{b}
-}
-
-// Resize implements sandbox.Resizer.
-func (b resizable) Resize(ctx context.Context, l sandbox.Limits) error {
 	resources := b.resources(l)
 	resources.Ulimits = nil // the daemon changes no others
 	_, err := b.runtime.client.ContainerUpdate(ctx, b.name, client.ContainerUpdateOptions{Resources: &resources})

@@ -162,13 +162,13 @@ func (r *Runtime) instanceID() (string, error) {
 	return r.instance, nil
 }
 
-// List implements sandbox.Lister.
+// List implements sandbox.Runtime.
 func (r *Runtime) List() []sandbox.Sandbox {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := make([]sandbox.Sandbox, 0, len(r.boxes))
 	for _, b := range r.boxes {
-		all = append(all, b.sandbox())
+		all = append(all, b)
 	}
 	return all
 }
@@ -188,7 +188,18 @@ func (r *Runtime) Close() error {
 	return r.client.Close()
 }
 
-// Warning implements sandbox.Warner.
+// Capabilities implements sandbox.Runtime.
+func (r *Runtime) Capabilities() sandbox.Capabilities {
+	return sandbox.Capabilities{Users: r, Storage: r, Images: r, Doctor: r}
+}
+
+// Choose implements sandbox.Doctor. The daemon chooses.
+func (r *Runtime) Choose(context.Context) error { return nil }
+
+// TryAll implements sandbox.Doctor.
+func (r *Runtime) TryAll(context.Context) []sandbox.Trial { return nil }
+
+// Warning implements sandbox.Doctor.
 func (r *Runtime) Warning() string {
 	r.setupMu.Lock()
 	defer r.setupMu.Unlock()

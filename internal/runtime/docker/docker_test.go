@@ -60,8 +60,7 @@ func subject(t *testing.T, d *dockertest.Daemon, template *image.Template) (*san
 
 // nameOf returns the name of a sandbox's container.
 func nameOf(b sandbox.Sandbox) string {
-	box, _ := boxOf(b)
-	return box.name
+	return b.(*box).name
 }
 
 // baseTemplate returns a template of the base image.
@@ -195,7 +194,7 @@ func TestRootlessServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.NoLimits = !rt.(*Runtime).known().hasLimits
-	if w := rt.(sandbox.Warner).Warning(); s.NoLimits != strings.Contains(w, "the kernel bounds not all") {
+	if w := rt.Capabilities().Doctor.Warning(); s.NoLimits != strings.Contains(w, "the kernel bounds not all") {
 		t.Errorf("the warning says %q", w)
 	}
 	if err := rt.Close(); err != nil {

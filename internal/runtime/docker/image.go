@@ -25,7 +25,7 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// Image implements sandbox.Imager. The daemon pulls an image that it does not have.
+// Image implements sandbox.Images. The daemon pulls an image that it does not have.
 func (r *Runtime) Image(ctx context.Context, ref string, progress func(string)) (sandbox.Image, error) {
 	found, err := r.inspectImage(ctx, ref)
 	if !isMissing(err) {
@@ -45,7 +45,7 @@ func (r *Runtime) Image(ctx context.Context, ref string, progress func(string)) 
 	return r.inspectImage(ctx, ref)
 }
 
-// Find implements sandbox.Imager.
+// Find implements sandbox.Images.
 func (r *Runtime) Find(ctx context.Context, ref string) (sandbox.Image, error) {
 	instance, err := r.instanceID()
 	if err != nil {
@@ -85,9 +85,9 @@ func imageFrom(found apiimage.InspectResponse) sandbox.Image {
 	return i
 }
 
-// Save implements sandbox.Imager.
+// Save implements sandbox.Images.
 func (r *Runtime) Save(ctx context.Context, b sandbox.Sandbox, name string) (sandbox.Image, error) {
-	box, ok := boxOf(b)
+	box, ok := b.(*box)
 	if !ok {
 		return sandbox.Image{}, errors.New("docker: this is a sandbox of another runtime")
 	}
@@ -127,7 +127,7 @@ func (r *Runtime) Save(ctx context.Context, b sandbox.Sandbox, name string) (san
 // savedComment tells an image that Save has made from those that others have made of it, with its labels.
 func savedComment(name string) string { return "saved by Sandlot as " + name }
 
-// RemoveSaved implements sandbox.Imager. The daemon keeps images of which there are containers.
+// RemoveSaved implements sandbox.Images. The daemon keeps images of which there are containers.
 func (r *Runtime) RemoveSaved(ctx context.Context, keep func(name, id string) bool) (failed error) {
 	instance, err := r.instanceID()
 	if err != nil {

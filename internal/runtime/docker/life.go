@@ -54,7 +54,7 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	b.unmade, b.daemon, b.separate, b.agent = true, d.identity, separate, agent
 	err = r.explain(r.start(ctx, b))
 	if err == nil {
-		return b.sandbox(), nil
+		return b, nil
 	}
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
@@ -245,11 +245,11 @@ func (r *Runtime) Recover(ctx context.Context, id string) (sandbox.Sandbox, erro
 	b, found := r.boxes[id]
 	r.mu.Unlock()
 	if found { // Stop has failed
-		return b.sandbox(), nil
+		return b, nil
 	}
 	b, err := r.recoverBox(ctx, id)
 	if err = r.explain(err); err == nil {
-		return b.sandbox(), nil
+		return b, nil
 	}
 	if !errors.Is(err, sandbox.ErrGone) { // it may live, and can be recovered later
 		b.detach()

@@ -147,7 +147,7 @@ func TestDaemonEnds(t *testing.T) {
 	d := dockertest.Start(t)
 	s, _ := subject(t, d, baseTemplate())
 	rt := s.Open(t)
-	if w := rt.(sandbox.Warner).Warning(); !strings.Contains(w, "live-restore") {
+	if w := rt.Capabilities().Doctor.Warning(); !strings.Contains(w, "live-restore") {
 		t.Errorf("the warning says %q", w)
 	}
 	for _, signal := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
@@ -440,6 +440,7 @@ func endsFull(t *testing.T, b sandbox.Sandbox, c *agent.Client, line string) {
 func saveImage(t *testing.T, d *dockertest.Daemon) {
 	s, _ := subject(t, d, baseTemplate())
 	rt := s.Open(t)
+	images := rt.Capabilities().Images
 	spec := s.Spec()
 	spec.Build, spec.OrphanTimeout = true, time.Hour
 	b, err := rt.Create(t.Context(), spec)
@@ -454,7 +455,7 @@ func saveImage(t *testing.T, d *dockertest.Daemon) {
 	if got := shell(t, c, s.ProofCommand+" && "+sandboxtest.OtherSockets); got != s.VersionText+"\nno others" {
 		t.Errorf("sockets in the build: %q", got)
 	}
-	saved, err := rt.(sandbox.Imager).Save(t.Context(), b, "sandlot-test/built:1")
+	saved, err := images.Save(t.Context(), b, "sandlot-test/built:1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -468,7 +469,7 @@ func saveImage(t *testing.T, d *dockertest.Daemon) {
 		t.Error(err)
 	}
 	checkEnvironment(t, d, s, rt, hostile)
-	again, err := rt.(sandbox.Imager).Image(t.Context(), "sandlot-test/built:1", nil)
+	again, err := images.Image(t.Context(), "sandlot-test/built:1", nil)
 	if err != nil || again.ID != saved.ID {
 		t.Errorf("the saved image: %+v, %v", again, err)
 	}
@@ -494,7 +495,7 @@ func saveImage(t *testing.T, d *dockertest.Daemon) {
 	var told []string
 	remove := func(why string, removed bool, keep ...string) {
 		t.Helper()
-		if err := rt.(sandbox.Imager).RemoveSaved(t.Context(), func(name, id string) bool {
+		if err := images.RemoveSaved(t.Context(), func(name, id string) bool {
 			told = append(told, name)
 			return slices.Contains(keep, id)
 		}); err != nil {
@@ -505,17 +506,17 @@ func saveImage(t *testing.T, d *dockertest.Daemon) {
 		}
 	}
 	theirs := saveOthers(t, rt.(*Runtime), b)
-	lost, err := rt.(sandbox.Imager).Save(t.Context(), b, "sandlot-test/built:2")
+	lost, err := images.Save(t.Context(), b, "sandlot-test/built:2")
 	if err == nil {
-		_, err = rt.(sandbox.Imager).Save(t.Context(), b, "sandlot-test/built:2")
+		_, err = images.Save(t.Context(), b, "sandlot-test/built:2")
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rt.(sandbox.Imager).Find(t.Context(), "sandlot-test/theirs:1"); !errors.Is(err, sandbox.ErrNoImage) {
+	if _, err := images.Find(t.Context(), "sandlot-test/theirs:1"); !errors.Is(err, sandbox.ErrNoImage) {
 		t.Errorf("the image of another instance: %v", err)
 	}
-	if found, err := rt.(sandbox.Imager).Find(t.Context(), "sandlot-test/built:1"); err != nil || found.ID != saved.ID {
+	if found, err := images.Find(t.Context(), "sandlot-test/built:1"); err != nil || found.ID != saved.ID {
 		t.Errorf("the saved image by its name: %+v, %v", found, err)
 	}
 	remove("with a sandbox of it", false)
@@ -541,7 +542,7 @@ func saveImage(t *testing.T, d *dockertest.Daemon) {
 			t.Errorf("an image of others: %v", err)
 		}
 	}
-	_, err = rt.(sandbox.Imager).Image(t.Context(), saved.ID, nil)
+	_, err = images.Image(t.Context(), saved.ID, nil)
 	if !errors.Is(err, sandbox.ErrNoImage) { // and not an error of a registry that was asked
 		t.Errorf("an ID that is not there: %v", err)
 	}

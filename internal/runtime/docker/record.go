@@ -46,7 +46,7 @@ func (r *Runtime) checkDaemon(ctx context.Context, rec record) error {
 
 func daemonFile(stateDir string) string { return filepath.Join(stateDir, "docker", "daemon") }
 
-// Searched implements sandbox.Searcher.
+// Searched implements sandbox.Doctor.
 func (r *Runtime) Searched(ctx context.Context) (chosen string, tried []string) {
 	if r.client.IsSearched() {
 		chosen = r.client.DaemonHost()

@@ -193,9 +193,8 @@ func TestStopRepeated(t *testing.T) {
 		d.stuck = false
 	})
 	again, err := r.Recover(t.Context(), recordSpec.ID)
-	first, _ := boxOf(b)
-	if second, _ := boxOf(again); err != nil || second != first {
-		t.Errorf("recovered: %v, another one: %t", err, second != first)
+	if err != nil || again != b {
+		t.Errorf("recovered: %v, another one: %t", err, again != b)
 	}
 	if err := again.Stop(t.Context()); err != nil || d.state != "" || hasFolder(dir) || len(r.List()) != 0 {
 		t.Errorf("%v; the container is %q, %d are listed", err, d.state, len(r.List()))
@@ -225,7 +224,7 @@ func TestOtherDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the daemon at another address: %v", err)
 	}
-	if err := b.(sandbox.Resizer).Resize(t.Context(), sandbox.Limits{CPUs: 1}); err == nil {
+	if err := b.Resize(t.Context(), sandbox.Limits{CPUs: 1}); err == nil {
 		t.Error("resized what the daemon does not have") // and did not lose the record
 	}
 	if _, err := first.open(t, dir).Recover(t.Context(), recordSpec.ID); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
-	"sandlot/internal/runtime/docker/carrier"
+	"sandlot/internal/runtime/carrier"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
 )
@@ -121,7 +121,7 @@ func (r *Runtime) checkFiles(ctx context.Context) (separate bool, err error) {
 // openLink starts the link of a separate daemon's box whose container runs.
 func (b *box) openLink() {
 	r := b.runtime
-	l := carrier.New(r.ctx, r.client.Client, b.name, b.wakeAgent, r.Log)
+	l := carrier.New(r.ctx, b.startConnect, b.wakeAgent, r.Log.With("container", b.name))
 	b.mu.Lock()
 	b.link = l
 	b.mu.Unlock()

@@ -111,7 +111,7 @@ func volumesFull(t *testing.T, s *sandboxtest.Subject) {
 		t.Errorf("in a sandbox whose workspace was full: %q", got)
 	}
 	endsFull(t, b, c, "cd /workspace; fallocate -l 200000000 5; exec sleep 100")
-	if left := rt.(sandbox.Lister).List(); len(left) > 0 {
+	if left := rt.List(); len(left) > 0 {
 		t.Errorf("%d sandboxes are left", len(left))
 	}
 	if err := rt.Close(); err != nil {

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"sandlot/internal/runtime/docker/dockertest"
-	"sandlot/internal/sandbox"
 )
 
 // startRunsc starts a daemon whose default runtime is gVisor, with these arguments.
@@ -37,7 +36,7 @@ func TestRunsc(t *testing.T) {
 	d := startRunsc(t, rawSockets, daemonFiles)
 	s, c := subject(t, d, baseTemplate())
 	separate(t, d, s, c)
-	if w := s.Open(t).(sandbox.Warner).Warning(); strings.Contains(w, rawSockets) {
+	if w := s.Open(t).Capabilities().Doctor.Warning(); strings.Contains(w, rawSockets) {
 		t.Errorf("the warning says %q", w)
 	}
 	s.Run(t)
@@ -66,7 +65,7 @@ func TestRunscArguments(t *testing.T) {
 	if err := rt.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if w := rt.(sandbox.Warner).Warning(); !strings.Contains(w, rawSockets) {
+	if w := rt.Capabilities().Doctor.Warning(); !strings.Contains(w, rawSockets) {
 		t.Errorf("the warning says %q", w)
 	}
 	b, err := rt.Create(t.Context(), s.Spec())
@@ -74,7 +73,7 @@ func TestRunscArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Stop(t.Context())
-	if _, err := rt.(sandbox.Imager).Save(t.Context(), b, "sandlot-test/built:9"); err == nil ||
+	if _, err := rt.Capabilities().Images.Save(t.Context(), b, "sandlot-test/built:9"); err == nil ||
 		!strings.Contains(err.Error(), daemonFiles) {
 		t.Errorf("saving what is in memory: %v", err)
 	}

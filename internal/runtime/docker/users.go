@@ -10,7 +10,7 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// CanRunAs implements sandbox.UserRunner. The server is the user of a rootless daemon: it could neither make a
+// CanRunAs implements sandbox.Users. The server is the user of a rootless daemon: it could neither make a
 // workspace belong to another one, nor remove that one's files.
 func (r *Runtime) CanRunAs() error {
 	ctx, cancel := context.WithTimeout(r.ctx, checkTimeout)
@@ -22,7 +22,7 @@ func (r *Runtime) CanRunAs() error {
 	return nil
 }
 
-// HostUser implements sandbox.UserMapper.
+// HostUser implements sandbox.Users.
 func (r *Runtime) HostUser(ctx context.Context, u image.User) (uid, gid int, err error) {
 	d, err := r.ask(ctx)
 	if err != nil {
@@ -31,6 +31,9 @@ func (r *Runtime) HostUser(ctx context.Context, u image.User) (uid, gid int, err
 	uid, gid = d.hostIDs(u)
 	return uid, gid, nil
 }
+
+// RootIsCapable implements sandbox.Users. On the host's kernel root has no capabilities.
+func (r *Runtime) RootIsCapable(*image.Template) bool { return false }
 
 // hostIDs returns the ids on the host of a user of a sandbox.
 func (d daemon) hostIDs(u image.User) (uid, gid int) {

@@ -27,7 +27,7 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// box implements sandbox.Sandbox, sandbox.Resizer and sandbox.ToolKeeper. Its mu is taken after all locks of seal and
+// box implements sandbox.Sandbox. Its mu is taken after all locks of seal and
 // of Runtime, and after tools.
 type box struct {
 	runtime *Runtime
@@ -112,7 +112,7 @@ func (b *box) Spec() sandbox.Spec {
 	return b.spec
 }
 
-// ChangeTools implements sandbox.ToolKeeper.
+// ChangeTools implements sandbox.Sandbox.
 func (b *box) ChangeTools(change func(dir string) error) error {
 	pid, _ := b.process()
 	return b.tools.Change(b.socketDir(), hostfile.UnlessHeld(pid, change))
@@ -214,7 +214,7 @@ func (b *box) markExited() {
 // Connect implements sandbox.Sandbox.
 func (b *box) Connect(ctx context.Context) (net.Conn, error) { return b.folder().Accept(ctx) }
 
-// Admitted implements sandbox.Admitter.
+// Admitted implements sandbox.Sandbox.
 func (b *box) Admitted() error { return b.folder().RemoveSecret() }
 
 func (b *box) folder() *socket.Folder {
@@ -247,7 +247,7 @@ func (b *box) Status(context.Context) (sandbox.Status, error) {
 	return st, nil
 }
 
-// Resize implements sandbox.Resizer.
+// Resize implements sandbox.Sandbox.
 func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 	if b.cgroups.Usable() {
 		if err := b.cgroups.Resize(b.spec.ID, l); err != nil {

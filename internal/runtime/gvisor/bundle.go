@@ -89,7 +89,7 @@ func (r *Runtime) ociSpec(b *box) (*specs.Spec, error) {
 	return spec, nil
 }
 
-// RootIsCapable implements sandbox.Rooter.
+// RootIsCapable implements sandbox.Users.
 func (r *Runtime) RootIsCapable(t *image.Template) bool {
 	return !r.Bare && t.User.IsRoot() && t.Rootfs == ""
 }

@@ -137,7 +137,7 @@ func TestWithoutCgroups(t *testing.T) {
 		}
 		l := b.Spec().Limits
 		l.MemoryBytes += grow
-		if err := b.(sandbox.Resizer).Resize(t.Context(), l); err != nil || b.Spec().Limits != l {
+		if err := b.Resize(t.Context(), l); err != nil || b.Spec().Limits != l {
 			t.Errorf("resizing: %v; limits %+v", err, b.Spec().Limits)
 		}
 	}
@@ -238,7 +238,7 @@ func fill(t *testing.T, b sandbox.Sandbox) {
 	}
 	l := b.Spec().Limits
 	l.MemoryBytes = 64 << 20
-	if err := b.(sandbox.Resizer).Resize(t.Context(), l); err != nil {
+	if err := b.Resize(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
 	go c.Evaluate(t.Context(), agent.Code{Language: "python",

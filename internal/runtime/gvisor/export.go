@@ -10,9 +10,8 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// Export writes what a sandbox has written into its root file system as a tar archive, with the device 0:0 for what
-// it has removed, as overlays have it. What it wrote into its mounts is left out; the mount points and files that
-// Sandlot adds to an image are in it. The sandbox cannot change its files meanwhile.
+// Export implements sandbox.Files. What a sandbox has removed is the device 0:0, as overlays have it. The mount points
+// and files that Sandlot adds to an image are in the archive. The sandbox cannot change its files meanwhile.
 func (r *Runtime) Export(ctx context.Context, sb sandbox.Sandbox, w io.Writer) error {
 	b, ok := sb.(*box)
 	if !ok {

@@ -147,15 +147,28 @@ func hasSysAdmin() bool {
 	return unix.Capget(&h, &has[0]) != nil || has[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// Warning implements sandbox.Warner.
+// Capabilities implements sandbox.Runtime.
+func (r *Runtime) Capabilities() sandbox.Capabilities {
+	return sandbox.Capabilities{Users: r, Files: r, Preboot: r, Freezer: r, Doctor: r}
+}
+
+// Searched implements sandbox.Doctor. The settings name its program.
+func (r *Runtime) Searched(context.Context) (chosen string, tried []string) { return "", nil }
+
+// Warning implements sandbox.Doctor.
 func (r *Runtime) Warning() string { return r.warning }
 
-// CanRunAs implements sandbox.UserRunner. On the host, a program's files belong to the program's user.
+// CanRunAs implements sandbox.Users. On the host, a program's files belong to the program's user.
 func (r *Runtime) CanRunAs() error {
 	if r.Rootless {
 		return errors.New("the server is not root, so that it can give files to no other user")
 	}
 	return nil
+}
+
+// HostUser implements sandbox.Users.
+func (r *Runtime) HostUser(_ context.Context, u image.User) (uid, gid int, err error) {
+	return int(u.UID), int(u.GID), nil
 }
 
 // Name implements sandbox.Runtime.
@@ -412,7 +425,7 @@ func (r *Runtime) recoverBox(id string) (*box, error) {
 	return b, nil
 }
 
-// List implements sandbox.Lister.
+// List implements sandbox.Runtime.
 func (r *Runtime) List() []sandbox.Sandbox {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -52,12 +52,12 @@ const (
 	resumePause = 200 * time.Millisecond
 )
 
-// SealImages implements sandbox.ImageSealer.
+// SealImages implements sandbox.Freezer.
 func (r *Runtime) SealImages(keys sandbox.ImageKeys, seal bool) {
 	r.frozen.Keys, r.frozen.Seal = keys, seal
 }
 
-// CanHibernate implements sandbox.Hibernator.
+// CanHibernate implements sandbox.Freezer.
 func (r *Runtime) CanHibernate() error {
 	if r.HostNetwork {
 		return errors.New("gVisor restores nothing with the machine's own network (network.mode: open)")
@@ -65,7 +65,7 @@ func (r *Runtime) CanHibernate() error {
 	return nil
 }
 
-// Freeze implements sandbox.Hibernator.
+// Freeze implements sandbox.Freezer.
 func (r *Runtime) Freeze(ctx context.Context, sb sandbox.Sandbox, owner string,
 	maxBytes int64) (image sandbox.FrozenImage, err error) {
 	b, ok := sb.(*box)
@@ -418,7 +418,7 @@ func (b *box) unlisten() {
 	os.Remove(filepath.Join(b.socketDir(), wire.Socket))
 }
 
-// Thaw implements sandbox.Hibernator.
+// Thaw implements sandbox.Freezer.
 func (r *Runtime) Thaw(ctx context.Context, sb sandbox.Sandbox) error {
 	b, ok := sb.(*box)
 	if !ok {
@@ -473,7 +473,7 @@ func (r *Runtime) resume(ctx context.Context, b *box) error {
 	return err
 }
 
-// Wake implements sandbox.Hibernator.
+// Wake implements sandbox.Freezer.
 func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sandbox.Sandbox, error) {
 	if !validID.MatchString(spec.ID) || len(spec.Secret) != wire.SecretLen || spec.Template == nil {
 		return nil, errors.New("gvisor: the spec is incomplete")
@@ -518,7 +518,7 @@ func (r *Runtime) Wake(ctx context.Context, spec sandbox.Spec, image string) (sa
 	return b, nil
 }
 
-// CanWake implements sandbox.Hibernator.
+// CanWake implements sandbox.Freezer.
 func (r *Runtime) CanWake(_ context.Context, spec sandbox.Spec, image string) error {
 	if err := r.CanHibernate(); err != nil {
 		return err
@@ -537,7 +537,7 @@ func (r *Runtime) CanWake(_ context.Context, spec sandbox.Spec, image string) er
 	return later(err)
 }
 
-// FrozenNeeds implements sandbox.Hibernator.
+// FrozenNeeds implements sandbox.Freezer.
 func (r *Runtime) FrozenNeeds(_ context.Context, image string) (has sandbox.Limits, inUse int64, err error) {
 	defer r.frozen.Use(image)()
 	info, _, err := r.frozen.Read(image)
@@ -716,7 +716,7 @@ func (r *Runtime) wake(ctx context.Context, b *box, bundle *specs.Spec, image, t
 		"-image-path", image})
 }
 
-// Outdated implements sandbox.Reviser.
+// Outdated implements sandbox.Freezer.
 func (r *Runtime) Outdated(sb sandbox.Sandbox) error {
 	b, ok := sb.(*box)
 	if !ok || b.root.Path == "" {
@@ -729,7 +729,7 @@ func (r *Runtime) Outdated(sb sandbox.Sandbox) error {
 	return err
 }
 
-// Replaced implements sandbox.Reviser.
+// Replaced implements sandbox.Freezer.
 func (r *Runtime) Replaced(sb sandbox.Sandbox) error {
 	b, ok := sb.(*box)
 	if !ok {
@@ -744,20 +744,20 @@ func (r *Runtime) Replaced(sb sandbox.Sandbox) error {
 	return seen.Replaced()
 }
 
-// PackFrozen implements sandbox.Hibernator.
+// PackFrozen implements sandbox.Freezer.
 func (r *Runtime) PackFrozen(ctx context.Context, name string) error { return r.frozen.Pack(ctx, name) }
 
-// CopyFrozen implements sandbox.Hibernator. The copy has the same files by other names.
+// CopyFrozen implements sandbox.Freezer. The copy has the same files by other names.
 func (r *Runtime) CopyFrozen(_ context.Context, image string) (sandbox.FrozenImage, error) {
 	return r.frozen.Copy(image)
 }
 
-// FrozenImages implements sandbox.Hibernator.
+// FrozenImages implements sandbox.Freezer.
 func (r *Runtime) FrozenImages(context.Context) ([]sandbox.FrozenImage, error) {
 	return r.frozen.List()
 }
 
-// RemoveFrozen implements sandbox.Hibernator. Programs that no image needs any more go too.
+// RemoveFrozen implements sandbox.Freezer. Programs that no image needs any more go too.
 func (r *Runtime) RemoveFrozen(_ context.Context, name string) error {
 	return r.frozen.Remove(name, r.neededPrograms)
 }

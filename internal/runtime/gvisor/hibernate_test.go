@@ -663,16 +663,16 @@ func TestOrphanAsleep(t *testing.T) {
 	s.end()
 	s.box = nil
 	s.r = s.subject.Open(t).(*Runtime)
-	s.spec.ID, s.spec.OrphanTimeout = secret.ID(), 3*time.Second
+	s.spec.ID, s.spec.OrphanTimeout = secret.ID(), 6*time.Second
 	box, err := s.r.Create(t.Context(), s.spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.use(box)
-	for range 3 { // it may be frozen at any point of its dialing
+	for range 2 { // it may be frozen at any point of its dialing
 		run(t, s.client, "x = 1")
 		i := s.freeze()
-		time.Sleep(3500 * time.Millisecond)
+		time.Sleep(6500 * time.Millisecond)
 		if err := s.wake(i); err != nil {
 			t.Fatal(err)
 		}

@@ -46,7 +46,7 @@ const trialMemory = 256 << 20
 
 func (r *Runtime) setPlatform(name string) { r.platform.Store(&name) }
 
-// Choose implements sandbox.Chooser: it decides on the platform of new sandboxes, before the first one is created. kvm
+// Choose implements sandbox.Doctor: it decides on the platform of new sandboxes, before the first one is created. kvm
 // is used only where a sandbox has booted with it and found all well.
 func (r *Runtime) Choose(ctx context.Context) error {
 	switch r.Platform {
@@ -84,7 +84,7 @@ func (r *Runtime) fastest(ctx context.Context) (name, reason string) {
 	return systrap, reason
 }
 
-// TryAll implements sandbox.Chooser: it tries systrap and then kvm.
+// TryAll implements sandbox.Doctor: it tries systrap and then kvm.
 func (r *Runtime) TryAll(ctx context.Context) []sandbox.Trial {
 	first := r.try(ctx, systrap, maxTrial)
 	if first.Err != nil {

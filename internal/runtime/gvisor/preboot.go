@@ -220,7 +220,7 @@ func (r *Runtime) removeImage(name string) {
 	}
 }
 
-// CanPreboot implements sandbox.Prebooter.
+// CanPreboot implements sandbox.Preboot.
 func (r *Runtime) CanPreboot() error {
 	switch {
 	case !r.Preboot:
@@ -231,23 +231,23 @@ func (r *Runtime) CanPreboot() error {
 	return nil
 }
 
-// HasImage implements sandbox.Prebooter.
+// HasImage implements sandbox.Preboot.
 func (r *Runtime) HasImage(spec sandbox.Spec) bool { return r.imageFor(spec) != nil }
 
-// Prebooted implements sandbox.Prebooter.
+// Prebooted implements sandbox.Preboot.
 func (r *Runtime) Prebooted(sb sandbox.Sandbox) bool {
 	b, ok := sb.(*box)
 	return ok && b.imageKind != ""
 }
 
-// DropImage implements sandbox.Prebooter.
+// DropImage implements sandbox.Preboot.
 func (r *Runtime) DropImage(spec sandbox.Spec) {
 	if kind, err := r.imageKind(spec); err == nil {
 		r.dropKind(kind)
 	}
 }
 
-// MakeImage implements sandbox.Prebooter.
+// MakeImage implements sandbox.Preboot.
 func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 	b, ok := sb.(*box)
 	if !ok || r.CanPreboot() != nil {

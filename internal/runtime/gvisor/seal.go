@@ -25,7 +25,7 @@ type sealState struct {
 	retryAt     time.Time       // setReadOnlyByHelper is not tried before that time
 }
 
-// Seal implements sandbox.Sealer. A sandbox's mounts are in the mount namespace of its
+// Seal implements sandbox.Files. A sandbox's mounts are in the mount namespace of its
 // gofer, gVisor's process that serves the sandbox the host's files. The kernel refuses to
 // make a mount read-only while one of its files is open for writing (EBUSY): a sandbox
 // that keeps writing is ended, see endWriters. Seal makes no system call for a sandbox

@@ -236,7 +236,7 @@ func TestToolTreeAsleep(t *testing.T) {
 
 	var changed atomic.Bool
 	began := make(chan bool)
-	go s.box.(sandbox.ToolKeeper).ChangeTools(func(string) error {
+	go s.box.ChangeTools(func(string) error {
 		close(began)
 		time.Sleep(5 * time.Second)
 		changed.Store(true)

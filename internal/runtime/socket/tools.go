@@ -19,7 +19,7 @@ type Tools struct {
 // ToolsDir is the folder of the tool tree in a socket folder.
 func ToolsDir(dir string) string { return filepath.Join(dir, wire.SharedName) }
 
-// Change does what sandbox.ToolKeeper says, in a socket folder.
+// Change does what sandbox.Sandbox says, in a socket folder.
 func (t *Tools) Change(dir string, change func(dir string) error) error {
 	defer t.Hold()()
 	if t.gone {

@@ -74,9 +74,9 @@ func HostUser(t *testing.T, rt sandbox.Runtime, u image.User) (uid, gid int) {
 	if os.Getuid() != 0 {
 		return os.Getuid(), os.Getgid()
 	}
-	if m, ok := rt.(sandbox.UserMapper); ok {
+	if users := rt.Capabilities().Users; users != nil {
 		var err error
-		if uid, gid, err = m.HostUser(t.Context(), u); err != nil {
+		if uid, gid, err = users.HostUser(t.Context(), u); err != nil {
 			t.Fatal(err)
 		}
 	}

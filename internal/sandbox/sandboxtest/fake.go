@@ -111,7 +111,7 @@ func (f *Fake) Recover(ctx context.Context, id string) (sandbox.Sandbox, error) 
 	return nil, sandbox.ErrGone
 }
 
-// List implements sandbox.Lister.
+// List implements sandbox.Runtime.
 func (f *Fake) List() []sandbox.Sandbox {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,6 +125,9 @@ func (f *Fake) List() []sandbox.Sandbox {
 	}
 	return all
 }
+
+// Capabilities implements sandbox.Runtime. Tests of what else runtimes can do wrap the Fake.
+func (f *Fake) Capabilities() sandbox.Capabilities { return sandbox.Capabilities{Freezer: f} }
 
 // Close implements sandbox.Runtime.
 func (f *Fake) Close() error { return nil }
@@ -328,13 +331,19 @@ func (b *FakeBox) Status(ctx context.Context) (sandbox.Status, error) {
 	return sandbox.Status{State: sandbox.Dead, Reason: b.reason}, nil
 }
 
-// Resize implements sandbox.Resizer.
+// Resize implements sandbox.Sandbox.
 func (b *FakeBox) Resize(_ context.Context, l sandbox.Limits) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.spec.Limits = l
 	return nil
 }
+
+// Admitted implements sandbox.Sandbox.
+func (b *FakeBox) Admitted() error { return nil }
+
+// ChangeTools implements sandbox.Sandbox.
+func (b *FakeBox) ChangeTools(func(dir string) error) error { return errors.ErrUnsupported }
 
 // Stop implements sandbox.Sandbox.
 func (b *FakeBox) Stop(ctx context.Context) error {

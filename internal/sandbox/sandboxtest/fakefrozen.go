@@ -55,16 +55,19 @@ func (f *Fake) step(s Step) error {
 	return f.OnStep(s)
 }
 
-// CanHibernate implements sandbox.Hibernator.
+// CanHibernate implements sandbox.Freezer.
 func (f *Fake) CanHibernate() error { return f.HibernateErr }
 
-// Outdated implements sandbox.Reviser.
+// SealImages implements sandbox.Freezer.
+func (f *Fake) SealImages(sandbox.ImageKeys, bool) {}
+
+// Outdated implements sandbox.Freezer.
 func (f *Fake) Outdated(sandbox.Sandbox) error { return f.OutdatedErr }
 
-// Replaced implements sandbox.Reviser.
+// Replaced implements sandbox.Freezer.
 func (f *Fake) Replaced(b sandbox.Sandbox) error { return f.Outdated(b) }
 
-// Freeze implements sandbox.Hibernator.
+// Freeze implements sandbox.Freezer.
 func (f *Fake) Freeze(ctx context.Context, sb sandbox.Sandbox, owner string, _ int64) (sandbox.FrozenImage, error) {
 	b := sb.(*FakeBox)
 	if err := cmp.Or(f.step(StepFreeze), ctx.Err()); err != nil {
@@ -88,7 +91,7 @@ func (f *Fake) Freeze(ctx context.Context, sb sandbox.Sandbox, owner string, _ i
 	return i.FrozenImage, f.step(StepFrozen)
 }
 
-// Thaw implements sandbox.Hibernator.
+// Thaw implements sandbox.Freezer.
 func (f *Fake) Thaw(ctx context.Context, sb sandbox.Sandbox) error {
 	b := sb.(*FakeBox)
 	if err := ctx.Err(); err != nil {
@@ -106,7 +109,7 @@ func (f *Fake) Thaw(ctx context.Context, sb sandbox.Sandbox) error {
 	return nil
 }
 
-// CanWake implements sandbox.Hibernator.
+// CanWake implements sandbox.Freezer.
 func (f *Fake) CanWake(_ context.Context, _ sandbox.Spec, image string) error {
 	if err := f.step(StepAsk); err != nil {
 		return err
@@ -119,7 +122,7 @@ func (f *Fake) CanWake(_ context.Context, _ sandbox.Spec, image string) error {
 	return nil
 }
 
-// FrozenNeeds implements sandbox.Hibernator.
+// FrozenNeeds implements sandbox.Freezer.
 func (f *Fake) FrozenNeeds(_ context.Context, image string) (sandbox.Limits, int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,7 +133,7 @@ func (f *Fake) FrozenNeeds(_ context.Context, image string) (sandbox.Limits, int
 	return i.limits, i.inUse[0], nil
 }
 
-// Wake implements sandbox.Hibernator.
+// Wake implements sandbox.Freezer.
 func (f *Fake) Wake(ctx context.Context, spec sandbox.Spec, image string) (sandbox.Sandbox, error) {
 	if err := f.step(StepWake); err != nil {
 		return nil, err
@@ -159,7 +162,7 @@ func (f *Fake) Wake(ctx context.Context, spec sandbox.Spec, image string) (sandb
 	return b, f.step(StepWoken)
 }
 
-// PackFrozen implements sandbox.Hibernator.
+// PackFrozen implements sandbox.Freezer.
 func (f *Fake) PackFrozen(_ context.Context, name string) error {
 	if err := f.step(StepPack); err != nil {
 		return err
@@ -172,7 +175,7 @@ func (f *Fake) PackFrozen(_ context.Context, name string) error {
 	return nil
 }
 
-// CopyFrozen implements sandbox.Hibernator.
+// CopyFrozen implements sandbox.Freezer.
 func (f *Fake) CopyFrozen(_ context.Context, image string) (sandbox.FrozenImage, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,7 +189,7 @@ func (f *Fake) CopyFrozen(_ context.Context, image string) (sandbox.FrozenImage,
 	return copied.FrozenImage, nil
 }
 
-// FrozenImages implements sandbox.Hibernator.
+// FrozenImages implements sandbox.Freezer.
 func (f *Fake) FrozenImages(context.Context) ([]sandbox.FrozenImage, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -203,7 +206,7 @@ func (f *Fake) FrozenImages(context.Context) ([]sandbox.FrozenImage, error) {
 	return all, nil
 }
 
-// RemoveFrozen implements sandbox.Hibernator.
+// RemoveFrozen implements sandbox.Freezer.
 func (f *Fake) RemoveFrozen(_ context.Context, name string) error {
 	if err := f.step(StepRemove); err != nil {
 		return err

@@ -24,15 +24,15 @@ const owner = "ann"
 // sleeper is the sandbox that a test puts to sleep.
 type sleeper struct {
 	*Bench
-	frozen sandbox.Hibernator
+	frozen sandbox.Freezer
 	typist string // the id of a process with a terminal
 }
 
 // hibernate tests that a sandbox goes on where it was: after an image that could not be made, after one that was not
 // needed, with the next server, and after its end.
 func hibernate(t *testing.T, b *Bench) {
-	h, ok := b.runtime.(sandbox.Hibernator)
-	if !ok {
+	h := b.runtime.Capabilities().Freezer
+	if h == nil {
 		t.Skip("this runtime puts no sandbox to sleep")
 	}
 	if err := h.CanHibernate(); err != nil {
@@ -57,7 +57,7 @@ func hibernate(t *testing.T, b *Bench) {
 	s.freeze(t)
 	closeRuntime(t, s.runtime)
 	s.runtime = s.subject.Open(t)
-	s.frozen = s.runtime.(sandbox.Hibernator)
+	s.frozen = s.runtime.Capabilities().Freezer
 	box, err := s.runtime.Recover(t.Context(), s.Box.Spec().ID)
 	if err != nil {
 		t.Fatal("the next server:", err)
@@ -109,7 +109,7 @@ func (s *sleeper) wake(t *testing.T, i sandbox.FrozenImage) {
 	closeRuntime(t, s.runtime)
 	s.subject.clean(t)
 	s.runtime = s.subject.Open(t)
-	s.frozen = s.runtime.(sandbox.Hibernator)
+	s.frozen = s.runtime.Capabilities().Freezer
 	spec.ID, spec.Secret, spec.Template = secret.ID(), secret.Bytes(wire.SecretLen), s.subject.Template
 	box, err := s.frozen.Wake(t.Context(), spec, i.Name)
 	if err != nil {

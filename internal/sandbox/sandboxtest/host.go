@@ -15,7 +15,6 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
-	"sandlot/internal/sandbox"
 )
 
 // listen opens a Unix socket of the host in a folder that the sandbox sees, and counts the connections to
@@ -252,13 +251,12 @@ func toolTree(t *testing.T, b *Bench) {
 	b.want(t, `python3 -c '
 import socket
 s = socket.socket(socket.AF_UNIX); s.connect("/run/mcp/socket"); print("connected")'`, "connected")
-	keeper, ok := b.Box.(sandbox.ToolKeeper)
-	if ok && keeper.ChangeTools(func(string) error { return nil }) == nil {
+	if b.Box.ChangeTools(func(string) error { return nil }) == nil {
 		b.sh(t, `cd /run/mcp/; for dir in . /run/sandlot/mcp; do echo x > $dir/README.md; echo x >> $dir/a/t.md
 			rm -rf $dir/a $dir/README.md; mkdir $dir/x; ln -s `+b.Canary+` $dir/y; mv $dir/a $dir/b; chmod 777 $dir/a
 			mount -o remount,rw $dir; mount -o remount,rw /run/sandlot; touch -d 1970-01-01 $dir/README.md; done 2>&1`)
 		b.want(t, all, want)
-		if dir := ""; keeper.ChangeTools(func(d string) error { dir = d; return nil }) != nil {
+		if dir := ""; b.Box.ChangeTools(func(d string) error { dir = d; return nil }) != nil {
 			t.Error("the folder is gone")
 		} else if data, err := os.ReadFile(filepath.Join(dir, "a/t.md")); err != nil || string(data) != "two" {
 			t.Errorf("on the host: %q, %v", data, err)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -70,6 +71,7 @@ func (s *Subject) Run(t *testing.T) {
 		"Together":     together,
 		"BadSpec":      badSpec,
 		"LinkComesNew": linkComesNew,
+		"Groups":       groups,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, s); s.clean(t) })
 	}
@@ -193,22 +195,21 @@ func life(t *testing.T, s *Subject) {
 	if st, err := b.Status(t.Context()); err != nil || st.State != sandbox.Running {
 		t.Errorf("status of a living sandbox: %+v, %v", st, err)
 	}
-	if l, ok := rt.(sandbox.Lister); ok && (len(l.List()) != 1 || l.List()[0].Spec().ID != b.Spec().ID) {
-		t.Errorf("List: %v", l.List())
+	if l := rt.List(); len(l) != 1 || l[0].Spec().ID != b.Spec().ID {
+		t.Errorf("List: %v", l)
 	}
-	if r, ok := b.(sandbox.Resizer); ok {
-		more := b.Spec().Limits
-		more.MemoryBytes *= 2
-		if err := r.Resize(t.Context(), more); err != nil || b.Spec().Limits != more {
-			t.Errorf("resizing: %v, limits %+v", err, b.Spec().Limits)
-		}
+	more := b.Spec().Limits
+	more.MemoryBytes *= 2
+	err := b.Resize(t.Context(), more)
+	if !errors.Is(err, errors.ErrUnsupported) && (err != nil || b.Spec().Limits != more) {
+		t.Errorf("resizing: %v, limits %+v", err, b.Spec().Limits)
 	}
 	stop(t, b)
 	stop(t, b) // a second call is allowed
 	if _, err := b.Connect(t.Context()); !errors.Is(err, sandbox.ErrGone) {
 		t.Errorf("connecting to a stopped sandbox: %v", err)
 	}
-	if l, ok := rt.(sandbox.Lister); ok && len(l.List()) != 0 {
+	if len(rt.List()) != 0 {
 		t.Error("a stopped sandbox is listed")
 	}
 }
@@ -397,6 +398,18 @@ func linkComesNew(t *testing.T, s *Subject) {
 		}
 	}
 	stop(t, b)
+}
+
+// groups tests that the runtime has no group of capabilities that is a nil pointer: it would be asked.
+func groups(t *testing.T, s *Subject) {
+	rt := s.Open(t)
+	defer closeRuntime(t, rt)
+	all := reflect.ValueOf(rt.Capabilities())
+	for i := range all.NumField() {
+		if g := all.Field(i).Elem(); g.Kind() == reflect.Pointer && g.IsNil() {
+			t.Errorf("%s is a nil pointer, and not nil", all.Type().Field(i).Name)
+		}
+	}
 }
 
 // Log returns a logger that writes to the test's log.

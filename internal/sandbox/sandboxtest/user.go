@@ -15,7 +15,6 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
-	"sandlot/internal/sandbox"
 )
 
 // benchOfUser boots a sandbox whose template has a user other than root, or, where the runtime cannot
@@ -28,7 +27,7 @@ func (s *Subject) benchOfUser(t *testing.T) *Bench {
 	c.Template = &template
 	rt := s.Open(t)
 	defer closeRuntime(t, rt)
-	if r, ok := rt.(sandbox.UserRunner); ok && r.CanRunAs() != nil {
+	if u := rt.Capabilities().Users; u != nil && u.CanRunAs() != nil {
 		c.Template = template.AsRoot()
 	}
 	return c.bench(t)

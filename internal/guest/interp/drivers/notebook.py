@@ -357,7 +357,7 @@ def do_env(args):
     print("env: %s=%s" % (name, value))
 
 
-PIP = "/var/lib/sandlot/first/pip"  # of the agent's (guest/pip.py)
+PIP = "/var/lib/sandlot/pip-by-uv"  # of the agent's (guest/pip_by_uv.py)
 
 
 def do_pip(args):

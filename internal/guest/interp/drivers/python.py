@@ -1136,8 +1136,16 @@ def _main():
         state["settled"] = True
         value, state["value"] = state["value"], None
         if value is not None:
-            attempt(lambda: remember_value(value))
+            attempt(lambda: remember_interruptibly(value))
         attempt(follow_builtins, follow_files)
+
+    def remember_interruptibly(value):
+        """The oldest value goes, whose destructor may take long."""
+        state["running"] = True
+        try:
+            remember_value(value)
+        finally:
+            state["running"] = False
 
     def attempt(*steps):
         for step in steps:
@@ -1174,6 +1182,8 @@ def _main():
         state["signals_sent"], state["signals_received"] = sent, 0
 
     def run_cell(token, name, code):
+        if not state["settled"]:  # the host went away after the last cell
+            settle()
         reply = {"id": token, "ok": False, "exit": 1}
         remember_source(name, code)
         state.update(name=name, rich=[], rich_size=0, dropped=0, displays={}, clear=False, marked=False, written=False)

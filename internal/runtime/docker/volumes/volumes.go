@@ -125,7 +125,7 @@ func Name(workspace string) string { return "sandlot-workspace-" + workspace }
 
 var validName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
-// MakeVolume implements sandbox.VolumeKeeper.
+// MakeVolume implements sandbox.Storage.
 func (s *Store) MakeVolume(ctx context.Context, name string, uid, gid int) error {
 	if !validName.MatchString(name) {
 		return fmt.Errorf("docker: %q cannot be a volume's name", name)
@@ -180,7 +180,7 @@ func (s *Store) own(ctx context.Context, helper string, uid, gid int) error {
 
 var errForeign = errors.New("is not this server's")
 
-// HasVolume implements sandbox.VolumeKeeper.
+// HasVolume implements sandbox.Storage.
 func (s *Store) HasVolume(ctx context.Context, name string) (bool, error) {
 	_, err := s.find(ctx, name)
 	if isMissing(err) || errors.Is(err, errForeign) {
@@ -255,7 +255,7 @@ func onlyExpected(archive *tar.Reader, isExpected func(path string, kind fs.File
 	}
 }
 
-// RemoveVolume implements sandbox.VolumeKeeper.
+// RemoveVolume implements sandbox.Storage.
 func (s *Store) RemoveVolume(ctx context.Context, name string) error {
 	_, err := s.find(ctx, name)
 	if err == nil {
@@ -268,7 +268,7 @@ func (s *Store) RemoveVolume(ctx context.Context, name string) error {
 	return nil
 }
 
-// Volumes implements sandbox.VolumeKeeper. It removes helpers that are left, too: it is called once in a while.
+// Volumes implements sandbox.Storage. It removes helpers that are left, too: it is called once in a while.
 func (s *Store) Volumes(ctx context.Context) (names []string, err error) {
 	s.removeOldHelpers(ctx, helperAge)
 	all, err := s.list(ctx, labelVolume+"="+keptVolume)
