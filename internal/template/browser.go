@@ -12,6 +12,9 @@ var browserProgram []byte
 //go:embed browser/index.html
 var browserPage []byte
 
+//go:embed browser/chromium.sh
+var chromiumProgram []byte
+
 //go:embed browser/chromium.conf
 var browserFlags []byte
 
@@ -22,14 +25,15 @@ const browserPath = "/usr/local/bin/browser"
 var browserTemplate = config.Template{
 	Name: "browser", Image: "node:24-slim", Flavor: "medium",
 	Packages: config.Packages{
-		Apt: []string{"chromium", "fonts-liberation", "fonts-noto-cjk", "fonts-noto-color-emoji", "tigervnc-standalone-server",
-			"openbox", "novnc", "websockify", "python3", "python3-pip", "python3-venv", "ca-certificates", "curl", "git",
+		Apt: []string{"chromium", "chromium-headless-shell", "fonts-liberation", "fonts-noto-cjk", "fonts-noto-color-emoji",
+			"tigervnc-standalone-server", "openbox", "novnc", "websockify", "python3", "python3-pip", "python3-venv", "ca-certificates", "curl", "git",
 			"procps"},
 		Npm: []string{"@playwright/mcp@0.0.83"},
 	},
 	Files: config.Files{
 		browserPath:                           {Content: browserProgram, Mode: 0o755},
 		"/usr/local/share/browser/index.html": {Content: browserPage, Mode: 0o644},
+		"/usr/local/bin/chromium":             {Content: chromiumProgram, Mode: 0o755},
 		"/etc/chromium.d/sandlot":             {Content: browserFlags, Mode: 0o644},
 	},
 	Env: map[string]string{

@@ -21,6 +21,7 @@ func browser(b *bench) (section, error) {
 	if err := h.do(func() {
 		archive = imagetest.BaseArchive(h)
 		imagetest.Install(h, "chromium", "chromium")
+		imagetest.Install(h, "chromium-headless-shell", "chromium-headless-shell")
 	}); err != nil {
 		return section{}, err
 	}
@@ -33,7 +34,7 @@ func browser(b *bench) (section, error) {
 		allow = append(allow, mirror)
 		private = append(private, mirror+"=0.0.0.0/0") // a machine may have its mirrors at addresses of its own
 	}
-	var inside, host samples
+	var inside, host, shell samples
 	err = b.with(func(s *server) error {
 		if _, err := s.cli("image", "import", archive, "node:24-slim"); err != nil {
 			return err
@@ -53,9 +54,9 @@ func browser(b *bench) (section, error) {
 		}
 		defer os.RemoveAll(dir)
 		for i := range pick(b, 11, 2) {
-			to, there := &inside, &host
+			to, there, beside := &inside, &host, &shell
 			if i == 0 { // does not count: files are read for the first time
-				to, there = new(samples), new(samples)
+				to, there, beside = new(samples), new(samples), new(samples)
 			}
 			err := to.take(func() error {
 				a, err := c.call(s.ctx, "execute_command", args{"command": picture, "session_id": r.session})
@@ -65,15 +66,11 @@ func browser(b *bench) (section, error) {
 				return err
 			})
 			if err == nil {
-				err = there.take(func() error {
-					cmd := exec.Command("bash", "-c", picture)
-					cmd.Dir = dir
-					out, err := cmd.CombinedOutput()
-					if err == nil && string(out) != "PNG" {
-						err = fmt.Errorf("no picture on the host: %.300q", out)
-					}
-					return err
-				})
+				err = there.take(func() error { return takePicture(dir, picture) })
+			}
+			if err == nil {
+				headless := strings.Replace(picture, "chromium --headless", "chromium-headless-shell", 1)
+				err = beside.take(func() error { return takePicture(dir, headless) })
 			}
 			if err != nil {
 				return err
@@ -90,7 +87,19 @@ func browser(b *bench) (section, error) {
 	t.add("Chromium in a session of the template `browser`", inside, fmt.Sprintf("%.2f × the host's; %s", n,
 		verdict("P50 ≤ 2 ×", n <= 2)))
 	t.add("the same command on the host", host)
+	t.add("beside: Chromium's headless shell on the host, which the template starts for this command", shell)
 	return section{title: "A browser", method: "`chromium --headless --screenshot` of a page in its address, in a session " +
-		"that runs, by a bare call of `execute_command`; and on the host, by a shell. Each starts Chromium, and ends it. The " +
-		"two take turns.", tables: []table{t}}, nil
+		"that runs, by a bare call of `execute_command`; and on the host, by a shell. Each starts Chromium, and ends it. They " +
+		"take turns.", tables: []table{t}}, nil
+}
+
+// takePicture runs a command that takes a picture, on the host.
+func takePicture(dir, command string) error {
+	cmd := exec.Command("bash", "-c", command)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err == nil && string(out) != "PNG" {
+		err = fmt.Errorf("no picture on the host: %.300q", out)
+	}
+	return err
 }

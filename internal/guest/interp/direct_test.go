@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -93,6 +94,21 @@ func TestDirectHearsASignalLate(t *testing.T) {
 	}
 	if r, _ := h.run("kept"); !r.OK {
 		t.Errorf("after that: %+v", r)
+	}
+}
+
+// What a cell takes out of modules is not missing when a later one is handed over to the agent.
+func TestHandedOverAfterHostileCells(t *testing.T) {
+	l := python(t)
+	l.run("import time; time.sleep = time.monotonic = None")
+	h := openDirect(t, l)
+	io.WriteString(h, "1 13 10\nprint('a'*99)")
+	if line, err := h.r.ReadString('\n'); err != nil || line != "0 0 0\n" {
+		t.Fatalf("the driver says %q, %v", line, err)
+	}
+	h.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+	if _, err := h.r.ReadByte(); !os.IsTimeout(err) {
+		t.Errorf("the driver does not wait for the agent: %v", err)
 	}
 }
 

@@ -143,6 +143,20 @@ func TestMendedBetweenCells(t *testing.T) {
 	}
 }
 
+// A cell that breaks how modules are imported does not take the errors of later cells.
+func TestBrokenImports(t *testing.T) {
+	l := python(t)
+	l.run("import _thread, io, time; _thread.get_ident = io.TextIOWrapper = io.open = time.sleep = time.monotonic = None")
+	l.run("import sys; sys.stdout = sys.__stdout__ = 5")
+	o := l.run("def f():\n    print(1)\nf()")
+	if want := "AttributeError: 'int' object has no attribute 'write'"; o.StateLost || o.Error != want ||
+		!strings.Contains(o.Traceback, "line 2, in f\n") {
+		t.Errorf("the next cell says %s", o)
+	}
+	l.run("sys.stdout = None; sys.stderr.close()")
+	l.want("print('again'); 2", "2", "again\n")
+}
+
 // What a cell breaks does not take the next cell's answer.
 func TestBrokenByACell(t *testing.T) {
 	for _, tt := range []struct{ code, said string }{

@@ -60,13 +60,21 @@ def _main():
     write = os.write
     interrupts = (KeyboardInterrupt,)
 
+    class kept:
+        """What the driver calls of a module: the code may replace it there."""
+        def __init__(self, module, *names):
+            for name in names:
+                setattr(self, name, getattr(module, name))
+
     # While a cell runs, its output is buffered, since a write takes as long as a hundred
     # prints. It is written when 64 KiB are buffered, when the agent requests it, before
     # anything else may write to the same file, and at the end of the cell. Between cells
     # each line is written at once.
     BUFFER = 65536
-    thread = stdlib("_thread")
+    thread = kept(stdlib("_thread"), "RLock", "allocate_lock", "get_ident", "start_new_thread")
     get_ident = thread.get_ident
+    clock = kept(stdlib("time"), "monotonic", "sleep")
+    io = kept(io, "BufferedWriter", "BytesIO", "FileIO", "TextIOWrapper", "open")
     flush_lock = thread.RLock()
 
     def closed(stream):
@@ -287,6 +295,8 @@ def _main():
     for name in ("raise_signal", "pthread_kill"):
         flush_before([_signal, sys.modules.get("signal")], name)
 
+    stop_by_interrupt = _signal.default_int_handler
+
     def on_interrupt(signum, frame):
         state["signals_received"] += 1
         if state["running"] and state["is_driver"]:
@@ -295,7 +305,7 @@ def _main():
                 return
             raise KeyboardInterrupt
         if not state["is_driver"]:
-            _signal.default_int_handler(signum, frame)
+            stop_by_interrupt(signum, frame)
 
     _signal.signal(_signal.SIGINT, on_interrupt)
 
@@ -330,11 +340,7 @@ def _main():
 
     _signal.signal, _signal.getsignal = signal, getsignal
 
-    # The driver keeps what it calls of os: the code may replace it.
-    kept = type(sys)("os")
-    for name in ("_exit", "close", "dup2", "fstat", "getpid", "makedirs", "path", "read", "remove", "stat", "urandom"):
-        setattr(kept, name, getattr(os, name))
-    os = kept
+    os = kept(os, "_exit", "close", "dup2", "fstat", "getpid", "makedirs", "path", "read", "remove", "stat", "urandom")
 
     # Functions to call after the first import of a module, by its name.
     imported = {}
@@ -1017,8 +1023,22 @@ def _main():
 
     MAX_FAILED_TASKS = 1000  # between two cells
 
+    def plain_text(exc):
+        try:
+            return "%s: %s" % (type(exc).__name__, exc)
+        except Exception:
+            return type(exc).__name__
+
+    def plain_trace(exc, tb):
+        lines = ["Traceback (most recent call last):"] if tb is not None else []
+        while tb is not None and len(lines) < 50:
+            code = tb.tb_frame.f_code
+            lines.append('  File "%s", line %d, in %s' % (code.co_filename, tb.tb_lineno, code.co_name))
+            tb = tb.tb_next
+        return "\n".join(lines + [plain_text(exc), ""])
+
     def report(exc, name):
-        exc_type = type(exc)
+        exc_type, tb = type(exc), None
         try:
             tb = exc.__traceback__
             while tb is not None and tb.tb_frame.f_code.co_filename == "<string>":
@@ -1042,14 +1062,14 @@ def _main():
             full = "".join(trace.format())
         except RecursionError:
             full = "RecursionError: maximum recursion depth exceeded\n"
-        except Exception as broken:
-            full = "%s (its text could not be made: %r)\n" % (exc_type.__name__, type(broken).__name__)
+        except Exception:  # the code has changed what traceback needs
+            full = plain_trace(exc, tb)
         try:
             alone = stdlib("traceback").TracebackException(exc_type, exc, None, compact=True)
             alone.__notes__ = None
             short = list(alone.format_exception_only())[-1].rstrip("\n")
         except Exception:
-            short = exc_type.__name__
+            short = plain_text(exc)
         limit = 200000
         if len(full) > limit:
             full = full[:limit // 2] + "\n… [cut] …\n" + full[-limit // 2:]
@@ -1155,11 +1175,11 @@ def _main():
                 say("at the end of a cell: %s: %.300s" % (type(e).__name__, e))
 
     def unread(fd):
-        """How many bytes of a stream nobody has read; 0: none, or the code has closed the descriptor."""
+        """How many bytes of a stream nobody has read; 0: none, or the code has closed the descriptor, or broken how modules are imported."""
         try:
             ioctl = state["ioctl"] = state["ioctl"] or stdlib("fcntl").ioctl
             return int.from_bytes(ioctl(fd, FIONREAD, b"\0\0\0\0"), sys.byteorder)
-        except OSError:
+        except Exception:
             return 0
 
     def say(text):
@@ -1175,10 +1195,9 @@ def _main():
         have ended by itself before the signal that was to stop it, which would stop the next cell."""
         missing = sent - state["signals_sent"]
         if missing > 0 and state["signals_received"] < missing:
-            time = stdlib("time")
-            end = time.monotonic() + SIGNAL_LIMIT
-            while state["signals_received"] < missing and time.monotonic() < end:
-                time.sleep(0.002)
+            end = clock.monotonic() + SIGNAL_LIMIT
+            while state["signals_received"] < missing and clock.monotonic() < end:
+                clock.sleep(0.002)
         state["signals_sent"], state["signals_received"] = sent, 0
 
     def run_cell(token, name, code):
@@ -1260,8 +1279,7 @@ def _main():
         def __init__(self, ticket, path):
             socket, mmap = stdlib("_socket"), stdlib("mmap")
             state["ioctl"] = stdlib("fcntl").ioctl
-            self.sleep, self.now = stdlib("time").sleep, stdlib("time").monotonic
-            self.fence = stdlib("_thread").allocate_lock()
+            self.fence = thread.allocate_lock()
             select = stdlib("select")
             # A system call takes longer than most cells: this poll shows both which streams
             # have output, and whether the code has closed one.
@@ -1316,14 +1334,14 @@ def _main():
             self.cell = (token & 0xFFFF) << 16
             self.set_state(RUNNING)
             while self.words[READING_STDOUT] or self.words[READING_STDERR]:
-                self.sleep(0.0001)
+                clock.sleep(0.0001)
             if self.words[SIGNALS_SENT] != state["signals_sent"]:
                 await_signals(self.words[SIGNALS_SENT])
             state["cell"] += 1
             reply = run_cell(token, "<code %d>" % state["cell"], code.decode("utf-8", "replace"))
             self.set_state(FINISHING)
             while self.words[REQUESTED] and not self.words[SUPERVISED]:
-                self.sleep(0.0001)
+                clock.sleep(0.0001)
             outcome = self.words[SUPERVISED] or self.finish(reply, limit)
             if not outcome:
                 return False
@@ -1367,12 +1385,12 @@ def _main():
                 self.set_state(RUNNING)
                 if not conn_closed:
                     self.conn.sendall(b"0 0 0\n")
-                deadline = self.now() + SUPERVISE_LIMIT
+                deadline = clock.monotonic() + SUPERVISE_LIMIT
                 while not self.words[SUPERVISED]:
-                    if self.now() > deadline if conn_closed else self.host_gone():
+                    if clock.monotonic() > deadline if conn_closed else self.host_gone():
                         self.words[STATE] = self.cell | IDLE
                         return False
-                    self.sleep(0.0002)
+                    clock.sleep(0.0002)
                 return True
             if out or err:
                 out, err = read(6, out) if out else b"", read(7, err) if err else b""
@@ -1443,7 +1461,7 @@ def _main():
     builtins.get_ipython = lambda: notebook()["SHELL"]
     own_builtins.update(vars(builtins))
     if FLUSH_PIPE is not None:
-        stdlib("_thread").start_new_thread(flush_on_request, ())
+        thread.start_new_thread(flush_on_request, ())
     send_reply({"id": 0, "ok": True})
     direct, failures, MAX_FAILURES = None, 0, 1000
     while True:
