@@ -10,9 +10,9 @@ import tempfile
 BASE = "@BASE@"  # where the user's packages are (PYTHONUSERBASE)
 QUIET = {"-q", "--quiet"}
 # A package with extras and versions: no path, no URL, no marker.
-REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w.,-]*\])?([=<>!~]=?=?[\w.*+!,<>=~-]*)?")
+REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[\w.,-]*\])?([=<>!~]=?=?[\w.*+!,<>=~-]*)?")
 # A line of what uv resolves.
-PINNED = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w.,-]*\])?==[0-9][\w.+!]*")
+PINNED = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[\w.,-]*\])?==([0-9][\w.+!]*)")
 # Variables of pip's that change nothing of what is installed.
 VARIABLES = {"PIP_" + name for name in ("BREAK_SYSTEM_PACKAGES", "ROOT_USER_ACTION", "DISABLE_PIP_VERSION_CHECK", "CACHE_DIR", "CERT",
                                         "NO_COLOR", "QUIET", "NO_INPUT")}
@@ -43,7 +43,7 @@ def normal(name):
 
 
 def resolve(program, wanted, there):
-    """The packages and versions that uv would have with these; None: it finds none."""
+    """The packages and versions that uv would have with these, as matches of PINNED; None: it finds none."""
     with tempfile.TemporaryDirectory() as folder:
         names = [os.path.join(folder, name) for name in ("requirements.txt", "constraints.txt")]
         for name, lines in zip(names, (wanted, map("==".join, there.items()))):
@@ -51,17 +51,17 @@ def resolve(program, wanted, there):
                 f.write("".join(line + "\n" for line in lines))
         done = subprocess.run(program + ["--quiet", "--no-header", "--no-annotate", "--no-strip-extras", "--constraint", names[1], names[0]],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    lines = done.stdout.split()
-    return lines if done.returncode == 0 and all(map(PINNED.fullmatch, lines)) else None
+    found = list(map(PINNED.fullmatch, done.stdout.split()))
+    return found if done.returncode == 0 and all(found) else None
 
 
 def command(words):
     """The command of uv that installs what is missing; None: pip has to do it, or nothing is missing."""
     from importlib import metadata
     wanted = [w for w in words if w not in QUIET]
+    requirements = list(map(REQUIREMENT.fullmatch, wanted))
     uv, python = shutil.which("uv"), environment()
-    if not uv or not python or not wanted or has_settings() or \
-            not all(REQUIREMENT.fullmatch(w) and not os.path.exists(w) for w in wanted):
+    if not uv or not python or not wanted or has_settings() or not all(requirements) or any(map(os.path.exists, wanted)):
         return None
     settings = ["--python", python, "--only-binary", ":all:", "--index-strategy", "unsafe-best-match"]
     settings += ["--config-file", CONFIG] if os.path.exists(CONFIG) else ["--no-config"]
@@ -69,12 +69,12 @@ def command(words):
     # unless another version was asked for.
     there = {normal(d.metadata["Name"]): d.version for d in reversed(list(metadata.distributions()))
              if d.metadata["Name"] and PINNED.fullmatch("%s==%s" % (d.metadata["Name"], d.version))}
-    named = {normal(w[:w.index(sign)]) for w in wanted for sign in re.findall(r"[\[=<>!~]", w)[:1] if sign != "["}
+    named = {normal(r[1]) for r in requirements if r[2]}
     program = [uv, "pip", "compile", *settings]
     found = resolve(program, wanted, there)
     if found is None and named.intersection(there):
         found = resolve(program, wanted, {name: version for name, version in there.items() if name not in named})
-    missing = [line for line in found or () if there.get(normal(re.split(r"[\[=]", line)[0])) != line.partition("==")[2]]
+    missing = [pinned[0] for pinned in found or () if there.get(normal(pinned[1])) != pinned[2]]
     return [uv, "pip", "install", "--no-deps", *settings, *QUIET.intersection(words), *missing] if missing else None
 
 

@@ -18,7 +18,7 @@ for file; do :; done
 there=$(sed -n 's/^there==//p' "${file%/*}/constraints.txt")
 tr A-Z a-z < "$file" | while read -r word; do
 	case $word in
-	there==*) [ "${there:-${word#there==}}" = "${word#there==}" ] || exit 1; echo "$word" ;;
+	there==* | there\[x]==*) [ "${there:-${word#*==}}" = "${word#*==}" ] || exit 1; echo "$word" ;;
 	*==*) echo "$word" ;;
 	gone*) exit 1 ;;
 	odd*) echo "odd @ file:///x" ;;
@@ -70,6 +70,7 @@ func TestPip(t *testing.T) {
 		"install needs":                "UV needs==1 more==1\n",
 		"install there a":              "UV a==1\n",
 		"install there==2":             "UV there==2\n",
+		"install there[x]==2":          "UV there[x]==2\n",
 		"install there":                "pip install there\n", // pip says that it is there
 		"install THERE>=1 -q":          "pip install THERE>=1 -q\n",
 		"install gone":                 "pip install gone\n", // and what is wrong
