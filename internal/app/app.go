@@ -43,7 +43,6 @@ import (
 	"sandlot/internal/quota"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
-	"sandlot/internal/session/awake"
 	"sandlot/internal/snapshot"
 	"sandlot/internal/store"
 	"sandlot/internal/telemetry"
@@ -253,7 +252,7 @@ func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 }
 
 func hibernation(h config.Hibernate) session.Hibernation {
-	return session.Hibernation{Enabled: h.Enabled, Background: awake.Background(h.Background), Jobs: h.Jobs,
+	return session.Hibernation{Enabled: h.Enabled, Background: session.Background(h.Background), Jobs: h.Jobs,
 		ImageBytes: int64(h.MaxImageMB) << 20, DiskBytes: int64(h.DiskMB) << 20, Keep: h.Keep,
 		PackAfter: h.CompressAfter}
 }

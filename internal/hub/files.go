@@ -13,7 +13,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 	"sandlot/internal/session"
-	"sandlot/internal/session/disk"
+	"sandlot/internal/session/usage"
 )
 
 // FilePath is the absolute path of a file in a session.
@@ -104,7 +104,7 @@ func (r *countingReader) Read(b []byte) (int, error) {
 // uploadReader tells the quota of the disk what is read.
 type uploadReader struct {
 	io.Reader
-	quota *disk.Upload
+	quota *usage.Upload
 }
 
 func (r *uploadReader) Read(b []byte) (int, error) {
@@ -132,7 +132,7 @@ type upload struct {
 	request *ActiveRequest
 	lease   *session.Lease
 	stream  *agent.Upload
-	quota   *disk.Upload
+	quota   *usage.Upload
 }
 
 // WriteFile replaces a file of a session by content, which has size bytes. It returns the

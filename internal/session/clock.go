@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sandlot/internal/egress"
-	"sandlot/internal/session/awake"
 )
 
 // Run takes over the sandboxes of an earlier server, puts idle sessions to sleep or stops them, removes old ones,
@@ -68,7 +67,7 @@ func (s *Sessions) sweep(ctx context.Context, now time.Time) {
 func (s *Sessions) restUnused(ctx context.Context, now time.Time, unused []liveSession) {
 	var work errgroup.Group
 	work.SetLimit(sleepAtOnce())
-	for _, l := range awake.InTurns(unused, liveSession.owner) {
+	for _, l := range inTurns(unused, liveSession.owner) {
 		work.Go(func() error {
 			if !l.session.busy(ctx) && now.Sub(l.session.record().Used) > s.IdleTimeout {
 				s.sleepUnused(ctx, l.session, fmt.Sprintf("it was idle for %s", s.IdleTimeout))

@@ -16,11 +16,10 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
-	"sandlot/internal/session/disk"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
-	"sandlot/internal/session/room"
 	"sandlot/internal/session/state"
+	"sandlot/internal/session/usage"
 )
 
 const (
@@ -148,9 +147,9 @@ func (s *Sessions) makeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, env); err != nil {
 		return "", err
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), disk: disk.New(c.Files, now),
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), disk: usage.NewDisk(c.Files, now),
 		cur:   current{rec: r, Status: state.Of(state.Copied)},
-		meter: egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))}
+		meter: egress.NewMeter(egress.Traffic{}, s.usage.Meter(p.ID))}
 	session.disk.Changed()
 	if err := s.add(ctx, session); err != nil {
 		return "", err
@@ -318,18 +317,11 @@ const (
 // called. While both sandboxes run, the session counts once.
 func (s *Session) reserveBeside(ctx context.Context, f image.Flavor) (done func(), err error) {
 	now := s.current()
-	want := room.Of(now.rec.Home, f)
+	want := usage.Of(now.rec.Home, f)
 	if now.booted != nil {
-		want = want.Beyond(room.Of(now.rec.Home, now.booted.Flavor))
+		want = want.Beyond(usage.Of(now.rec.Home, now.booted.Flavor))
 	}
-	if want == (room.Quota{}) {
-		return func() {}, nil
-	}
-	owner := now.rec.Owner
-	if err := s.sessions.reserveQuota(ctx, owner, want); err != nil {
-		return nil, err
-	}
-	return func() { s.sessions.unreserve(owner, want) }, nil
+	return s.sessions.usage.Reserve(ctx, now.rec.Owner, want)
 }
 
 // wakeBeside makes a sandbox of a content, while the session still has what it has had. hold makes the session's record
@@ -416,12 +408,8 @@ func (s *Sessions) ReserveCopies(ctx context.Context, owner string, a Plan) (byt
 		return 0, nil, fault.Wrap(fault.FileAccess, err, "the session's files could not be measured: %s",
 			reason.Files(err))
 	}
-	s.reserveDisk.Lock()
-	defer s.reserveDisk.Unlock()
-	if err := s.diskReached(owner, max(bytes*a.Copies+a.More, 1)); err != nil {
-		return 0, nil, err
-	}
-	done, err = s.copies.Add(owner, bytes*a.Copies, bytes*a.Temporary, s.Pool.Workspaces.Free)
+	done, err = s.usage.Reserve(ctx, owner, usage.Amount{Disk: max(bytes*a.Copies+a.More, 1),
+		Copies: bytes * (a.Copies + a.Temporary)})
 	return bytes, done, err
 }
 
@@ -446,7 +434,7 @@ func (s *Sessions) RemoveContent(ctx context.Context, c Content) {
 }
 
 // CheckDisk returns a fault if a principal's quota of the disk does not allow so many more bytes.
-func (s *Sessions) CheckDisk(owner string, bytes int64) error { return s.diskReached(owner, bytes) }
+func (s *Sessions) CheckDisk(owner string, bytes int64) error { return s.usage.CheckDisk(owner, bytes) }
 
 // Publish publishes an event of a session, as package session does.
 func (s *Sessions) Publish(owner, id, operation, name string, took time.Duration) {

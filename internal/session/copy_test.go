@@ -17,7 +17,6 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
-	"sandlot/internal/session/awake"
 )
 
 // keep makes a content that is what a session has now.
@@ -410,7 +409,7 @@ func TestInTurns(t *testing.T) {
 		all = append(all, liveSession{session: &Session{cur: current{rec: Record{ID: id, Owner: id[:3]}}}})
 	}
 	var got []string
-	for _, l := range awake.InTurns(all, liveSession.owner) {
+	for _, l := range inTurns(all, liveSession.owner) {
 		got = append(got, l.session.record().ID)
 	}
 	if want := "ann 1, bob 1, eve 1, ann 2, bob 2, ann 3"; strings.Join(got, ", ") != want {

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -12,8 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"sandlot/internal/pool"
-	quotas "sandlot/internal/quota"
-	"sandlot/internal/session/disk"
+	"sandlot/internal/session/usage"
 )
 
 // maxMeasuring is how many workspaces are measured at once, of as many owners.
@@ -24,7 +22,7 @@ func (s *Sessions) runMeasure(ctx context.Context) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	free := semaphore.NewWeighted(maxMeasuring)
-	tick := time.NewTicker(disk.Tick)
+	tick := time.NewTicker(usage.Tick)
 	defer tick.Stop()
 	for {
 		for _, session := range s.dueSessions(time.Now()) {
@@ -82,56 +80,6 @@ func (s *Session) measure(ctx context.Context) {
 	}
 }
 
-// diskOf returns the size of all workspaces of a principal as far as it is known, of their snapshots, and of the copies
-// that are being made.
-func (s *Sessions) diskOf(owner string) (bytes int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, session := range s.sessions {
-		if session.record().Owner == owner {
-			bytes += session.disk.Counts()
-		}
-	}
-	if s.KeptBytes != nil {
-		bytes += s.KeptBytes(owner)
-	}
-	return bytes + s.copies.Of(owner)
-}
-
-// DiskReached returns a fault if a principal has used up its quota of the disk, and else nil.
-func (s *Sessions) DiskReached(owner string) error { return s.diskReached(owner, 1) }
-
-// diskReached returns a fault if a principal may not write so many more bytes.
-func (s *Sessions) diskReached(owner string, more int64) error {
-	limit := s.Quotas.Of(owner).DiskMB
-	if limit == 0 {
-		return nil
-	}
-	used := s.diskOf(owner)
-	if more <= int64(limit)<<20-used { // no sum: a client may say any size
-		return nil
-	}
-	rest := ""
-	if more > 1 {
-		rest = fmt.Sprintf("; %d MB more do not fit", megabytes(more))
-	}
-	return quotas.Reached("disk_mb", megabytes(used), limit,
-		"the workspaces of all your sessions have %d MB together, and your quota is %d MB%s", megabytes(used), limit,
-		rest).
-		Advise("Remove files with execute_command, or end sessions with stop_session, which removes their files: "+
-			"stopped sessions count too",
-			"What was removed counts some seconds later, when the workspace has been measured again")
-}
-
-// megabytes returns a size in MB, rounded up.
-func megabytes(bytes int64) int {
-	whole := bytes >> 20
-	if bytes&(1<<20-1) != 0 {
-		whole++
-	}
-	return int(whole)
-}
-
 // ReserveDisk returns a fault if the principal's quota of the disk does not allow a write of so many bytes to a file of
 // the session. Else they count from now on; what is overwritten counts until the workspace is measured again.
 func (l *Lease) ReserveDisk(file string, bytes int64) error {
@@ -141,7 +89,7 @@ func (l *Lease) ReserveDisk(file string, bytes int64) error {
 }
 
 // ReserveUpload is ReserveDisk for bytes that arrive later. The caller closes the upload.
-func (l *Lease) ReserveUpload(file string, bytes int64) (*disk.Upload, error) {
+func (l *Lease) ReserveUpload(file string, bytes int64) (*usage.Upload, error) {
 	if path.IsAbs(file) && !strings.HasPrefix(path.Clean(file)+"/", pool.WorkspaceDir+"/") {
 		return nil, nil // a shared folder
 	}
@@ -150,10 +98,10 @@ func (l *Lease) ReserveUpload(file string, bytes int64) (*disk.Upload, error) {
 	if s.Quotas.Of(owner).DiskMB == 0 {
 		return nil, nil
 	}
-	s.reserveDisk.Lock()
-	defer s.reserveDisk.Unlock()
-	if err := s.diskReached(owner, bytes); err != nil {
+	release, err := s.usage.Reserve(context.Background(), owner, usage.Amount{Disk: bytes})
+	if err != nil {
 		return nil, err
 	}
+	defer release()
 	return l.disk.Upload(bytes), nil
 }

@@ -15,7 +15,7 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	quotas "sandlot/internal/quota"
-	"sandlot/internal/session/disk"
+	"sandlot/internal/session/usage"
 )
 
 // put writes a file of so many MB into the workspace of a session, as its programs do.
@@ -31,12 +31,12 @@ func (w *testSessions) put(l *Lease, name string, megabytes int) {
 func (w *testSessions) measured(owner string, megabytes int) {
 	w.t.Helper()
 	for range 1000 {
-		if int(w.diskOf(owner)>>20) == megabytes {
+		if int(w.usage.DiskBytes(owner)>>20) == megabytes {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	w.t.Fatalf("the workspaces have %d bytes, want %d MB", w.diskOf(owner), megabytes)
+	w.t.Fatalf("the workspaces have %d bytes, want %d MB", w.usage.DiskBytes(owner), megabytes)
 }
 
 // wantDiskReached checks the fault of a quota of the disk of 10 MB.
@@ -126,7 +126,7 @@ func TestReserveDiskAtOnce(t *testing.T) {
 			t.Errorf("%d writes of 1 MB are admitted where 10 MB are allowed", n)
 		}
 		for _, size := range []int64{math.MaxInt64, math.MaxInt64 - 1, 1} {
-			if err := l.ReserveDisk("x", size); err == nil || w.diskOf(ann.ID) < 0 {
+			if err := l.ReserveDisk("x", size); err == nil || w.usage.DiskBytes(ann.ID) < 0 {
 				t.Errorf("a write of %d bytes: %v", size, err)
 			}
 		}
@@ -176,7 +176,7 @@ func TestUploadsCount(t *testing.T) {
 		w.Quotas = quotas.New()
 		w.Quotas.Set(quotas.Settings{Users: quotas.Limits{DiskMB: 100}})
 		l := w.use(ann, OpenRequest{})
-		reserve := func(megabytes int64) *disk.Upload {
+		reserve := func(megabytes int64) *usage.Upload {
 			t.Helper()
 			u, err := l.ReserveUpload("x", megabytes<<20)
 			if err != nil {
@@ -186,7 +186,7 @@ func TestUploadsCount(t *testing.T) {
 		}
 		counts := func(when string, megabytes int64) {
 			t.Helper()
-			if got := w.diskOf(ann.ID) >> 20; got != megabytes {
+			if got := w.usage.DiskBytes(ann.ID) >> 20; got != megabytes {
 				t.Errorf("%s %d MB count, want %d", when, got, megabytes)
 			}
 		}
@@ -212,7 +212,7 @@ func TestUploadsCount(t *testing.T) {
 		slow.Close()
 		l.measure(t.Context())
 		counts("when it is done", 50)
-		var none *disk.Upload
+		var none *usage.Upload
 		none.Sent(1)
 		none.Done()
 		none.Close()

@@ -18,11 +18,11 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
-	"sandlot/internal/session/awake"
 	"sandlot/internal/session/images"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/state"
+	"sandlot/internal/session/usage"
 )
 
 // Package state has the states of a session that sleeps, and the order of the steps. freeze and still are what snapshots
@@ -31,12 +31,12 @@ import (
 // Hibernation says whether and how idle sessions sleep.
 type Hibernation struct {
 	Enabled    bool
-	Background awake.Background // which background processes keep a session awake
-	Jobs       time.Duration    // for how long one without a time limit does while it only waits
-	ImageBytes int64            // of one session at most
-	DiskBytes  int64            // of all sessions; see images.Images
-	Keep       time.Duration    // of an image
-	PackAfter  time.Duration    // after so long asleep images are compressed
+	Background Background    // which background processes keep a session awake
+	Jobs       time.Duration // for how long one without a time limit does while it only waits
+	ImageBytes int64         // of one session at most
+	DiskBytes  int64         // of all sessions; see images.Images
+	Keep       time.Duration // of an image
+	PackAfter  time.Duration // after so long asleep images are compressed
 }
 
 // errInUse means that a session is used, or has nothing that could sleep.
@@ -49,9 +49,9 @@ const sleepTimeout = time.Minute
 func (s *Sessions) idle(r Record, u agent.Usage) (since time.Duration, busy bool) {
 	background := s.Hibernation.Background
 	if _, unable := s.Pool.HibernatorNamed(r.Runtime); unable != nil || !s.Hibernation.Enabled {
-		background = awake.All // what runs would end
+		background = BackgroundAll // what runs would end
 	}
-	return awake.Idle(u, background, s.IdleTimeout)
+	return idleOf(u, background, s.IdleTimeout)
 }
 
 // still is a session whose sandbox stands still, and was written to an image. Either goOn or end follows. The session's
@@ -149,7 +149,7 @@ func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 	took := time.Since(began) // from now on the session sleeps, whatever happens
 	session.setUnkept(f.image.Unkept)
 	f.end(ctx)
-	s.publish(session.record(), event.SessionHibernated, fmt.Sprintf("%d MB", megabytes(f.image.Bytes)), took)
+	s.publish(session.record(), event.SessionHibernated, fmt.Sprintf("%d MB", usage.Megabytes(f.image.Bytes)), took)
 	return nil
 }
 
@@ -323,7 +323,7 @@ func (s *Sessions) mostToLose(ctx context.Context) (all []liveSession) {
 		}
 		return cmp.Compare(y.usage.MemoryBytes, x.usage.MemoryBytes)
 	})
-	return awake.InTurns(all, liveSession.owner)
+	return inTurns(all, liveSession.owner)
 }
 
 // stoppedByServer is the reason for the loss of a sandbox that ended with its server.

@@ -21,7 +21,6 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
-	"sandlot/internal/session/awake"
 	"sandlot/internal/template"
 )
 
@@ -216,16 +215,16 @@ func TestIdleClock(t *testing.T) {
 		listens := agent.Usage{Busy: true, Idle: time.Minute}
 		calls := agent.Usage{Busy: true, Attached: true, Idle: time.Minute, Quiet: time.Minute}
 		for _, c := range []struct {
-			background awake.Background
+			background Background
 			enabled    bool
 			usage      agent.Usage
 			idle       time.Duration
 			busy       bool
 		}{
-			{awake.Active, true, waits, time.Minute, false}, {awake.Active, true, listens, 0, true},
-			{awake.Active, true, calls, time.Minute, true}, {awake.All, true, waits, time.Minute, true},
-			{awake.None, true, listens, time.Minute, false}, {awake.None, true, calls, time.Minute, true},
-			{awake.None, false, waits, time.Minute, true}, // it would be stopped
+			{BackgroundActive, true, waits, time.Minute, false}, {BackgroundActive, true, listens, 0, true},
+			{BackgroundActive, true, calls, time.Minute, true}, {BackgroundAll, true, waits, time.Minute, true},
+			{BackgroundNone, true, listens, time.Minute, false}, {BackgroundNone, true, calls, time.Minute, true},
+			{BackgroundNone, false, waits, time.Minute, true}, // it would be stopped
 		} {
 			w.Hibernation.Background, w.Hibernation.Enabled = c.background, c.enabled
 			if idle, busy := w.idle(Record{}, c.usage); idle != c.idle || busy != c.busy {
@@ -237,7 +236,7 @@ func TestIdleClock(t *testing.T) {
 
 // TestCannotSleep: what cannot sleep is not stopped while background processes run in it, or when it can sleep later.
 func TestCannotSleep(t *testing.T) {
-	in(t, func(r *Rules) { sleeps(r); r.Hibernation.Background = awake.None }, func(t *testing.T, w *testSessions) {
+	in(t, func(r *Rules) { sleeps(r); r.Hibernation.Background = BackgroundNone }, func(t *testing.T, w *testSessions) {
 		id := w.use(ann, OpenRequest{}).ID()
 		w.box(id).SetBusy(true)
 		w.fake.OnStep = func(s sandboxtest.Step) error {
@@ -762,11 +761,10 @@ func TestWakesAsLarge(t *testing.T) {
 				if l := w.use(ann, OpenRequest{}); w.box(id).Memory() != "x" || !strings.Contains(l.Notice, "was asleep") {
 					t.Errorf("it has %q, and was told %q", w.box(id).Memory(), l.Notice)
 				}
-				w.mu.Lock()
-				used, reserved := w.used(ann.ID), len(w.reserved)
-				w.mu.Unlock()
-				if want := w.byID(id).current().booted.Flavor.MemoryMB; used.MemoryMB != want || reserved != 0 {
-					t.Errorf("%d MB are counted, and it has %d; %d reservations are left", used.MemoryMB, want, reserved)
+				_, live := holder{w.Sessions}.Live(ann.ID)
+				counted := *w.usage.Uses(ann.ID)[1].Used
+				if want := w.byID(id).current().booted.Flavor.MemoryMB; live != want || counted != float64(want) {
+					t.Errorf("%d MB are counted, and %g with what is reserved; it has %d", live, counted, want)
 				}
 			})
 		})

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"sandlot/internal/atomicfile"
@@ -12,20 +11,84 @@ import (
 	"sandlot/internal/pool"
 	quotas "sandlot/internal/quota"
 	"sandlot/internal/sandbox"
-	"sandlot/internal/session/room"
+	"sandlot/internal/session/usage"
 )
 
-// reserve reserves a quota for one more live session of the owner, and may stop an idle one
-// for that. The error is a fault that says which limit is reached.
-func (s *Sessions) reserve(ctx context.Context, owner string, home bool, f image.Flavor) (room.Quota, error) {
-	want := room.Of(home, f)
-	return want, s.reserveQuota(ctx, owner, want)
+// holder is what a ledger knows of the sessions.
+type holder struct{ *Sessions }
+
+// Bounds are those of a principal.
+func (s holder) Bounds(owner string) usage.Bounds {
+	return usage.Bounds{Sessions: s.MaxSessions, MemoryMB: s.MaxMemoryMB, Quota: s.Quotas.Of(owner)}
 }
+
+// Live returns what the sessions with sandboxes have. One with a reservation is counted by that.
+func (s holder) Live(owner string) (own usage.Amount, memoryMB int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, session := range s.sessions {
+		c := session.current()
+		if c.release != nil || !c.hasSandbox() {
+			continue
+		}
+		f, _ := s.flavorOf(c.rec.Flavor)
+		if c.booted != nil {
+			f = c.booted.Flavor // the settings may have another size for it by now
+		}
+		has := usage.Of(c.rec.Home, f)
+		memoryMB += has.MemoryMB
+		if c.rec.Owner == owner {
+			own = own.Plus(has)
+		}
+	}
+	return own, memoryMB
+}
+
+// DiskBytes returns the size of all workspaces of a principal as far as it is known, and of the snapshots.
+func (s holder) DiskBytes(owner string) (bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, session := range s.sessions {
+		if session.record().Owner == owner {
+			bytes += session.disk.Counts()
+		}
+	}
+	if s.KeptBytes != nil {
+		bytes += s.KeptBytes(owner)
+	}
+	return bytes
+}
+
+// FreeBytes returns how much room the disk of the workspaces has.
+func (s holder) FreeBytes() (int64, error) { return s.Pool.Workspaces.Free() }
+
+// Evict puts the idle session of the owner to sleep that was used longest ago, but never the home.
+func (s holder) Evict(ctx context.Context, owner string) bool {
+	if !s.EvictIdle {
+		return false
+	}
+	live := s.filter(func(c current) bool { return c.rec.Owner == owner && !c.rec.Home && c.hasSandbox() })
+	for _, session := range live {
+		if !session.busy(ctx) && s.sleepUnused(ctx, session, "it made room for a newer session") {
+			return true
+		}
+	}
+	return false
+}
+
+// QuotaText says how much a principal uses of its quotas of what sessions have; "": there are none.
+func (s *Sessions) QuotaText(owner string) string { return s.usage.Text(owner) }
+
+// QuotaUses returns how much a principal uses of each quota of what sessions have.
+func (s *Sessions) QuotaUses(owner string) []quotas.Use { return s.usage.Uses(owner) }
+
+// DiskReached returns a fault if a principal has used up its quota of the disk, and else nil.
+func (s *Sessions) DiskReached(owner string) error { return s.CheckDisk(owner, 1) }
 
 // reserveBoot reserves what the session needs with a sandbox of a flavor, or with the one in whose image it sleeps.
 func (s *Session) reserveBoot(ctx context.Context, r Record, f image.Flavor) error {
 	needs := s.sessions.wakesAs(ctx, r.Runtime, r.Image, f)
-	reserved, err := s.sessions.reserve(ctx, r.Owner, r.Home, needs)
+	release, err := s.sessions.usage.Reserve(ctx, r.Owner, usage.Of(r.Home, needs))
 	switch {
 	case err != nil && needs.MemoryMB > f.MemoryMB:
 		f := fault.From(err)
@@ -37,8 +100,19 @@ func (s *Session) reserveBoot(ctx context.Context, r Record, f image.Flavor) err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cur.reserved = reserved
+	s.cur.release = release
 	return nil
+}
+
+// commit ends the session's reservation: from now on its sandbox counts, if it has one.
+func (s *Session) commit() {
+	s.mu.Lock()
+	release := s.cur.release
+	s.cur.release = nil
+	s.mu.Unlock()
+	if release != nil {
+		release()
+	}
 }
 
 // wakesAs returns the size of the sandbox that is made of an image, for a session with that flavor: it may keep the memory
@@ -49,103 +123,6 @@ func (s *Sessions) wakesAs(ctx context.Context, runtime, image string, f image.F
 		return f
 	}
 	return s.Pool.WakesAs(ctx, h, image, f)
-}
-
-// reserveQuota is reserve for any quota.
-func (s *Sessions) reserveQuota(ctx context.Context, owner string, want room.Quota) error {
-	for try := 0; ; try++ {
-		used, ok := s.tryReserve(owner, want)
-		if ok {
-			return nil
-		}
-		if try < 3 && s.EvictIdle && s.evict(ctx, owner) {
-			continue
-		}
-		return s.bounds(owner).Reached(used, want)
-	}
-}
-
-// bounds are those of a principal.
-func (s *Sessions) bounds(owner string) room.Bounds {
-	return room.Bounds{Sessions: s.MaxSessions, MemoryMB: s.MaxMemoryMB, Quota: s.Quotas.Of(owner)}
-}
-
-// tryReserve reserves a quota if the limits allow it. It returns what was in use before.
-func (s *Sessions) tryReserve(owner string, want room.Quota) (used room.Usage, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	used = s.used(owner)
-	if !s.bounds(owner).Fit(used, want) {
-		return used, false
-	}
-	s.reserved[owner] = s.reserved[owner].Plus(want)
-	return used, true
-}
-
-// used returns what is in use. The caller holds s.mu.
-func (s *Sessions) used(owner string) room.Usage {
-	used := room.Usage{Own: s.reserved[owner]}
-	for _, r := range s.reserved {
-		used.MemoryMB += r.MemoryMB
-	}
-	for _, session := range s.sessions {
-		c := session.current()
-		if c.reserved != (room.Quota{}) || !c.hasSandbox() {
-			continue // a session with a reservation is counted by that
-		}
-		f, _ := s.flavorOf(c.rec.Flavor)
-		if c.booted != nil {
-			f = c.booted.Flavor // the settings may have another size for it by now
-		}
-		q := room.Of(c.rec.Home, f)
-		used.MemoryMB += q.MemoryMB
-		if c.rec.Owner == owner {
-			used.Own = used.Own.Plus(q)
-		}
-	}
-	return used
-}
-
-// QuotaText says how much a principal uses of its quotas of what sessions have; empty: there are none.
-func (s *Sessions) QuotaText(owner string) string {
-	limits := s.Quotas.Of(owner)
-	s.mu.Lock()
-	own := s.used(owner).Own
-	s.mu.Unlock()
-	var parts []string
-	if limits.Sessions > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d sessions", own.Sessions, limits.Sessions))
-	}
-	if limits.MemoryMB > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d MB of memory", own.MemoryMB, limits.MemoryMB))
-	}
-	if limits.CPUs > 0 {
-		parts = append(parts, fmt.Sprintf("%g of %g CPUs", float64(own.MilliCPUs)/1000, limits.CPUs))
-	}
-	if limits.DiskMB > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d MB of disk", megabytes(s.diskOf(owner)), limits.DiskMB))
-	}
-	if limits.TrafficMBPerDay > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d MB of network today (UTC)", megabytes(s.days.Bytes(owner)),
-			limits.TrafficMBPerDay))
-	}
-	return strings.Join(parts, ", ")
-}
-
-// QuotaUses returns how much a principal uses of each quota of what sessions have.
-func (s *Sessions) QuotaUses(owner string) []quotas.Use {
-	limits := s.Quotas.Of(owner)
-	s.mu.Lock()
-	own := s.used(owner).Own
-	s.mu.Unlock()
-	disk := quotas.Use{Name: "disk_mb"}
-	if limits.DiskMB > 0 {
-		disk = quotas.NewUse(disk.Name, megabytes(s.diskOf(owner)), limits.DiskMB)
-	}
-	return []quotas.Use{quotas.NewUse("sessions", own.Sessions, limits.Sessions),
-		quotas.NewUse("memory_mb", own.MemoryMB, limits.MemoryMB),
-		{Name: "cpus", Used: new(float64(own.MilliCPUs) / 1000), Limit: limits.CPUs}, disk,
-		quotas.NewUse("traffic_mb_per_day", megabytes(s.days.Bytes(owner)), limits.TrafficMBPerDay)}
 }
 
 // hasRoom reports whether the home of a principal can boot without another session's end.
@@ -164,43 +141,7 @@ func (s *Sessions) hasRoom(ctx context.Context, owner string) bool {
 	if err != nil {
 		return false
 	}
-	f = s.wakesAs(ctx, r.Runtime, r.Image, f)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.bounds(owner).Fit(s.used(owner), room.Of(true, f))
-}
-
-// unreserve releases a reserved quota.
-func (s *Sessions) unreserve(owner string, q room.Quota) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	remaining := s.reserved[owner].Minus(q)
-	if remaining == (room.Quota{}) {
-		delete(s.reserved, owner)
-		return
-	}
-	s.reserved[owner] = remaining
-}
-
-// commit ends a session's reservation. If the session has a sandbox by now, tryReserve
-// counts it without one.
-func (s *Sessions) commit(session *Session) {
-	session.mu.Lock()
-	reserved, owner := session.cur.reserved, session.cur.rec.Owner
-	session.cur.reserved = room.Quota{}
-	session.mu.Unlock()
-	s.unreserve(owner, reserved)
-}
-
-// evict stops the idle session of the owner that was used longest ago, but never the home.
-func (s *Sessions) evict(ctx context.Context, owner string) bool {
-	live := s.filter(func(c current) bool { return c.rec.Owner == owner && !c.rec.Home && c.hasSandbox() })
-	for _, session := range live {
-		if !session.busy(ctx) && s.sleepUnused(ctx, session, "it made room for a newer session") {
-			return true
-		}
-	}
-	return false
+	return s.usage.Fits(owner, usage.Of(true, s.wakesAs(ctx, r.Runtime, r.Image, f)))
 }
 
 // busy says whether something runs in the session that keeps it awake.

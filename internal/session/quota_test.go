@@ -54,8 +54,8 @@ func TestQuotas(t *testing.T) {
 			Principals: map[string]quotas.Limits{ann.ID: {Sessions: 5}}})
 		w.use(ann, another)
 		reached(bob, another, "sessions", 1, 1)
-		if len(w.reserved) != 0 {
-			t.Errorf("quotas are still reserved: %v", w.reserved)
+		if n := w.usage.Reserved(); n != 0 {
+			t.Errorf("%d principals have reservations still", n)
 		}
 	})
 }

@@ -16,10 +16,10 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
-	"sandlot/internal/session/disk"
 	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/state"
+	"sandlot/internal/session/usage"
 )
 
 // Recover loads the sessions of an earlier server. It is called once, before the first Open,
@@ -109,7 +109,7 @@ func (s *Sessions) removeWorkspaces(owned map[string]bool) {
 // recover adds the session of a stored record, and deletes its sandbox from unowned.
 func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[string]bool) {
 	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), stored: r.Traffic, storedDisk: r.DiskBytes,
-		meter: egress.NewMeter(r.Traffic, s.days.Meter(r.Owner)), disk: disk.New(r.DiskBytes, time.Time{}),
+		meter: egress.NewMeter(r.Traffic, s.usage.Meter(r.Owner)), disk: usage.NewDisk(r.DiskBytes, time.Time{}),
 		cur: current{rec: r}}
 	c := &session.cur
 	lost, inImage, found := lostWhileDown, false, state.FoundStopped

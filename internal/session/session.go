@@ -25,12 +25,10 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
-	"sandlot/internal/session/awake"
-	"sandlot/internal/session/disk"
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/record"
-	"sandlot/internal/session/room"
 	"sandlot/internal/session/state"
+	"sandlot/internal/session/usage"
 )
 
 // What is stored of a session, and what it consists of.
@@ -79,7 +77,7 @@ type Session struct {
 
 	mu   sync.Mutex
 	cur  current
-	disk *disk.Use
+	disk *usage.Disk
 }
 
 // current is the changing state of a session.
@@ -106,7 +104,7 @@ type current struct {
 	// ended is the id of the last sandbox that its user has ended: by a restore if restored is true, else by a stop.
 	ended    string
 	restored bool
-	reserved room.Quota // what reserve has reserved for the session; zero after commit
+	release  func() // ends what is reserved for the session; nil: nothing is, as after commit
 }
 
 // hasSandbox says whether the session has a sandbox, which may still boot, or belong to an earlier
@@ -318,12 +316,12 @@ func (s *Session) boot(ctx context.Context) error {
 	if err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "%v", err)
 	}
-	if c.reserved == (room.Quota{}) { // else create has reserved it
+	if c.release == nil { // else create has reserved it
 		if err := s.reserveBoot(ctx, r, f); err != nil {
 			return err
 		}
 	}
-	defer s.sessions.commit(s)
+	defer s.commit()
 	if err := s.sessions.Pool.Workspaces.Ensure(r.Workspace); err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "its workspace cannot be opened")
 	}
@@ -484,7 +482,7 @@ func (l *Lease) Release() {
 // all.
 func (l *Lease) KeepAwake(limit time.Duration) time.Duration {
 	h := l.sessions.Hibernation
-	if h.Jobs == 0 || h.Background == awake.None {
+	if h.Jobs == 0 || h.Background == BackgroundNone {
 		return 0
 	}
 	lasts := cmp.Or(limit, h.Jobs)

@@ -741,8 +741,8 @@ func TestMemoryTogether(t *testing.T) {
 			if n, _ := w.fake.Count(); n != 3 {
 				t.Errorf("%d sandboxes of 1024 MB where 3072 are allowed", n)
 			}
-			if len(w.reserved) != 0 {
-				t.Errorf("quotas are still reserved: %v", w.reserved)
+			if n := w.usage.Reserved(); n != 0 {
+				t.Errorf("%d principals have reservations still", n)
 			}
 		})
 }

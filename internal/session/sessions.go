@@ -26,13 +26,9 @@ import (
 	"sandlot/internal/pool"
 	quotas "sandlot/internal/quota"
 	"sandlot/internal/secret"
-	"sandlot/internal/session/copies"
-	"sandlot/internal/session/days"
-	"sandlot/internal/session/disk"
 	"sandlot/internal/session/leftover"
-	"sandlot/internal/session/room"
 	"sandlot/internal/session/state"
-	"sandlot/internal/session/variable"
+	"sandlot/internal/session/usage"
 )
 
 // Rules are the templates and flavors on offer, and the limits of sessions.
@@ -120,10 +116,7 @@ type Sessions struct {
 	canOpen  func() error             // returns an error if the server can open no more files
 
 	storedMu sync.Mutex // held to store counts
-	days     *days.Days
-
-	reserveDisk sync.Mutex // held to admit a write
-	copies      copies.Making
+	usage    *usage.Ledger
 
 	gone gone
 
@@ -134,15 +127,14 @@ type Sessions struct {
 	mu        sync.Mutex
 	unensured error // why Recover could not make the folders of all workspaces
 	sessions  map[string]*Session
-	homes     map[string]*Session   // by owner
-	reserved  map[string]room.Quota // what sessions that are booting have reserved, by owner
+	homes     map[string]*Session // by owner
 }
 
 // New returns Sessions without any session. Recover loads the stored ones.
 func New(c Config) *Sessions {
 	s := &Sessions{Config: c, left: leftover.New(c.Pool, c.Log), sessions: map[string]*Session{},
-		homes: map[string]*Session{}, reserved: map[string]room.Quota{}, canOpen: openOne}
-	s.days = days.New(func(owner string) int64 { return int64(s.Quotas.Of(owner).TrafficMBPerDay) << 20 })
+		homes: map[string]*Session{}, canOpen: openOne}
+	s.usage = usage.New(holder{s})
 	return s
 }
 
@@ -187,7 +179,7 @@ func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*
 		return nil, err
 	}
 	if created {
-		defer s.commit(session)
+		defer session.commit()
 	}
 	session.mu.Lock()
 	session.on(state.Leased)
@@ -255,7 +247,7 @@ func (s *Sessions) setIdentity(ctx context.Context, p auth.Principal, booted *po
 // findOrCreate returns the session that a asks for, and creates it if necessary.
 func (s *Sessions) findOrCreate(ctx context.Context, p auth.Principal,
 	a OpenRequest) (session *Session, created bool, err error) {
-	if err := variable.Check(a.Env); err != nil {
+	if err := checkVariables(a.Env); err != nil {
 		return nil, false, err
 	}
 	wanted := a.Wanted(p)
@@ -313,7 +305,7 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 			return nil, err
 		}
 	}
-	reserved, err := s.reserve(ctx, p.ID, home, f)
+	release, err := s.usage.Reserve(ctx, p.ID, usage.Of(home, f))
 	if err != nil {
 		return nil, err
 	}
@@ -321,23 +313,23 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now,
 		Used: now}
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, a.Env); err != nil {
-		s.unreserve(p.ID, reserved)
+		release()
 		return nil, err
 	}
-	meter := egress.NewMeter(egress.Traffic{}, s.days.Meter(p.ID))
+	meter := egress.NewMeter(egress.Traffic{}, s.usage.Meter(p.ID))
 	booted, begins := s.Pool.Take(t, f), state.Opened
 	if booted != nil {
 		begins = state.Taken
 		r.Sandbox, r.Runtime, r.Workspace = booted.ID, rt.Name(), booted.Workspace
 		s.connectOutlet(booted, r, meter)
 	} else if r.Workspace, err = s.Pool.Workspaces.New(); err != nil {
-		s.unreserve(p.ID, reserved)
+		release()
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter, disk: disk.New(0, now),
-		cur: current{rec: r, Status: state.Of(begins), booted: booted, reserved: reserved}}
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter, disk: usage.NewDisk(0, now),
+		cur: current{rec: r, Status: state.Of(begins), booted: booted, release: release}}
 	if err := s.add(ctx, session); err != nil {
-		s.commit(session)
+		session.commit()
 		s.discard(booted, r.Workspace)
 		return nil, err
 	}

@@ -31,7 +31,7 @@ func (s *Sessions) runCountStore(ctx context.Context) {
 func (s *Sessions) storeCounts(ctx context.Context) {
 	s.storedMu.Lock()
 	defer s.storedMu.Unlock()
-	changed := Counts{Traffic: map[string]egress.Traffic{}, DiskBytes: map[string]int64{}, Days: s.days.Changed()}
+	changed := Counts{Traffic: map[string]egress.Traffic{}, DiskBytes: map[string]int64{}, Days: s.usage.Changed()}
 	all := s.all()
 	for _, session := range all {
 		id, size := session.record().ID, session.disk.Bytes()
@@ -58,7 +58,7 @@ func (s *Sessions) storeCounts(ctx context.Context) {
 			session.storedDisk = size
 		}
 	}
-	s.days.Stored(changed.Days)
+	s.usage.Stored(changed.Days)
 }
 
 // recoverDays makes the meters of the principals who have moved something on this day.
@@ -67,7 +67,7 @@ func (s *Sessions) recoverDays(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the traffic of this day: %w", err)
 	}
-	s.days.Recover(stored)
+	s.usage.Recover(stored)
 	return nil
 }
 

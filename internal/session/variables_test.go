@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"sandlot/internal/fault"
-	"sandlot/internal/session/variable"
 )
 
 // plainSealer seals nothing.
@@ -46,7 +45,7 @@ func TestVariables(t *testing.T) {
 			}
 		}
 		many := map[string]string{}
-		for i := range variable.Max + 1 {
+		for i := range maxVariables + 1 {
 			many[fmt.Sprintf("V%d", i)] = ""
 		}
 		for what, env := range map[string]map[string]string{"a name": {"A-B": "hunter2"}, "a digit": {"1A": "hunter2"},

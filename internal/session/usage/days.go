@@ -1,5 +1,4 @@
-// Package days counts what the sandboxes of each principal move over the network on one day.
-package days
+package usage
 
 import (
 	"maps"
@@ -8,7 +7,7 @@ import (
 	"sandlot/internal/egress"
 )
 
-// Days are the counts of all principals.
+// Days count what the sandboxes of each principal move over the network on one day.
 type Days struct {
 	limit func(owner string) int64 // bytes of a day; 0: no limit
 
@@ -17,8 +16,8 @@ type Days struct {
 	stored map[string]egress.Day       // in the store, by owner
 }
 
-// New returns Days without counts. The limit of an owner is asked for again and again, and must be quick.
-func New(limit func(owner string) int64) *Days {
+// newDays returns Days without counts. The limit of an owner is asked for again and again, and must be quick.
+func newDays(limit func(owner string) int64) *Days {
 	return &Days{limit: limit, meters: map[string]*egress.DayMeter{}, stored: map[string]egress.Day{}}
 }
 
@@ -40,8 +39,8 @@ func (d *Days) newMeter(owner string, from egress.Day) *egress.DayMeter {
 	return m
 }
 
-// Bytes returns what a principal's sandboxes have moved on this day.
-func (d *Days) Bytes(owner string) int64 {
+// Traffic returns how many bytes a principal's sandboxes have moved on this day.
+func (d *Days) Traffic(owner string) int64 {
 	d.mu.Lock()
 	m := d.meters[owner]
 	d.mu.Unlock()

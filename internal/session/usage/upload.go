@@ -1,10 +1,10 @@
-package disk
+package usage
 
 // Upload is a write that takes a while. What is not in the workspace yet counts until Close, however often the
 // workspace is measured meanwhile. A nil *Upload counts for no quota.
 type Upload struct {
-	use    *Use
-	coming int64 // the part of use.coming that is this upload's
+	disk   *Disk
+	coming int64 // the part of disk.coming that is this upload's
 	unsent int64 // what has not been sent to the sandbox
 }
 
@@ -12,11 +12,11 @@ type Upload struct {
 const onTheWay = 8 << 20
 
 // Upload makes so many bytes count that arrive later.
-func (u *Use) Upload(bytes int64) *Upload {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.coming += bytes
-	return &Upload{use: u, coming: bytes, unsent: bytes}
+func (d *Disk) Upload(bytes int64) *Upload {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.coming += bytes
+	return &Upload{disk: d, coming: bytes, unsent: bytes}
 }
 
 // Sent says that so many more bytes have been sent to the sandbox.
@@ -24,8 +24,8 @@ func (u *Upload) Sent(bytes int64) {
 	if u == nil {
 		return
 	}
-	u.use.mu.Lock()
-	defer u.use.mu.Unlock()
+	u.disk.mu.Lock()
+	defer u.disk.mu.Unlock()
 	u.unsent -= bytes
 	u.arrive(u.coming - max(u.unsent, 0) - onTheWay)
 }
@@ -35,17 +35,17 @@ func (u *Upload) Done() {
 	if u == nil {
 		return
 	}
-	u.use.mu.Lock()
-	defer u.use.mu.Unlock()
+	u.disk.mu.Lock()
+	defer u.disk.mu.Unlock()
 	u.arrive(u.coming)
 }
 
-// arrive makes bytes count as written. The caller holds the use's mu.
+// arrive makes bytes count as written. The caller holds the disk's mu.
 func (u *Upload) arrive(bytes int64) {
 	bytes = min(max(bytes, 0), u.coming)
 	u.coming -= bytes
-	u.use.coming -= bytes
-	u.use.added += bytes
+	u.disk.coming -= bytes
+	u.disk.added += bytes
 }
 
 // Close ends the upload: what has not arrived does not count any more. It may be called more than once.
@@ -53,8 +53,8 @@ func (u *Upload) Close() {
 	if u == nil {
 		return
 	}
-	u.use.mu.Lock()
-	defer u.use.mu.Unlock()
-	u.use.coming -= u.coming
+	u.disk.mu.Lock()
+	defer u.disk.mu.Unlock()
+	u.disk.coming -= u.coming
 	u.coming = 0
 }

@@ -1,5 +1,4 @@
-// Package variable says which variables a session may have.
-package variable
+package session
 
 import (
 	"regexp"
@@ -11,27 +10,27 @@ import (
 
 // Limits of a session's variables: their number, and the size of all names and values as they are given, in bytes.
 const (
-	Max      = 100
-	MaxBytes = 64 << 10
+	maxVariables     = 100
+	maxVariableBytes = 64 << 10
 )
 
-var validName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
-// Check returns a fault, without a value, if a new session cannot have the variables.
-func Check(env map[string]string) error {
+// checkVariables returns a fault, without a value, if a new session cannot have the variables.
+func checkVariables(env map[string]string) error {
 	total := 0
 	for name, value := range env {
 		switch total += len(name) + len(value); {
-		case !validName.MatchString(name):
+		case !variableName.MatchString(name):
 			return fault.Argument("env", "a variable of a session has a name of 1 to 128 letters, digits and _, which "+
 				"does not begin with a digit")
 		case strings.ContainsRune(value, 0) || !utf8.ValidString(value):
 			return fault.Argument("env", "the variable %s is not text (UTF-8) without NUL", name)
 		}
 	}
-	if len(env) > Max || total > MaxBytes {
-		return fault.Argument("env", "a session has at most %d variables, with at most %d bytes together", Max,
-			MaxBytes)
+	if len(env) > maxVariables || total > maxVariableBytes {
+		return fault.Argument("env", "a session has at most %d variables, with at most %d bytes together", maxVariables,
+			maxVariableBytes)
 	}
 	return nil
 }
