@@ -78,8 +78,8 @@ var places = map[string]place{
 	"agent":               {"L2", "agent/direct"},
 	"audit":               {"L2", ""},
 	"builtin": {"L2",
-		"agent builtin/definition builtin/sysinstall port servers servers/install session session/reason snapshot toolcall " +
-			"volume"},
+		"agent builtin/definition builtin/sysinstall port servers servers/install session session/property session/reason snapshot " +
+			"toolcall volume"},
 	"builtin/definition": {"L2", ""},
 	"builtin/sysinstall": {"L2", ""},
 	"finder":             {"L2", "servers"},
@@ -91,12 +91,13 @@ var places = map[string]place{
 	"port":               {"L2", ""},
 	"session": {"L2",
 		"agent egress pool session/awake session/copies session/days session/disk session/images session/leftover " +
-			"session/reason session/record session/room session/variable"},
+			"session/property session/reason session/record session/room session/variable"},
 	"session/leftover": {"L2", "pool"},
 	"session/copies":   {"L2", ""},
 	"session/days":     {"L2", "egress"},
 	"session/disk":     {"L2", ""},
 	"session/images":   {"L2", "pool"},
+	"session/property": {"L2", "session/record"},
 	"session/record":   {"L2", "egress"},
 	"session/room":     {"L2", ""},
 	"session/awake":    {"L2", "agent"},

@@ -67,7 +67,7 @@ func TestCopies(t *testing.T) {
 			w.note(id, "new")
 			c, err := w.Copy(t.Context(), kept)
 			if err == nil {
-				_, err = w.Replace(t.Context(), ann, id, c, id)
+				_, err = w.Replace(t.Context(), ann, id, c, Parent{Session: id})
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -78,7 +78,7 @@ func TestCopies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, err := w.MakeAsleep(t.Context(), ann, c, id)
+		other, err := w.MakeAsleep(t.Context(), ann, c, Parent{Session: id})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +116,7 @@ func TestEndedByUser(t *testing.T) {
 		l = w.use(ann, OpenRequest{ID: id})
 		c, err := w.Copy(t.Context(), kept)
 		if err == nil {
-			_, err = w.Replace(t.Context(), ann, id, c, id)
+			_, err = w.Replace(t.Context(), ann, id, c, Parent{Session: id})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -154,7 +154,7 @@ func TestRestoreThatWouldFail(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err = w.Replace(t.Context(), ann, id, c, id); err != nil {
+			if _, err = w.Replace(t.Context(), ann, id, c, Parent{Session: id}); err != nil {
 				w.RemoveContent(t.Context(), c)
 			}
 			return err
@@ -297,7 +297,7 @@ func TestCannotCopy(t *testing.T) {
 		if err := w.WhileStill(t.Context(), bob, l.ID(), none); !fault.Is(err, fault.SessionNotFound) {
 			t.Errorf("a session of another user: %v", err)
 		}
-		if _, err := w.Replace(t.Context(), bob, l.ID(), Content{}, l.ID()); !fault.Is(err, fault.SessionNotFound) {
+		if _, err := w.Replace(t.Context(), bob, l.ID(), Content{}, Parent{Session: l.ID()}); !fault.Is(err, fault.SessionNotFound) {
 			t.Errorf("replacing a session of another user: %v", err)
 		}
 		w.wantImages(0)
@@ -341,7 +341,7 @@ func TestCrashReplacing(t *testing.T) {
 				}
 				var work sync.WaitGroup
 				work.Go(func() {
-					if _, err := w.Replace(context.Background(), ann, id, c, id); err != nil {
+					if _, err := w.Replace(context.Background(), ann, id, c, Parent{Session: id}); err != nil {
 						t.Error(err)
 					}
 					w.use(ann, OpenRequest{ID: id})
