@@ -16,7 +16,7 @@ import (
 // pathParameters describes the parameters of paths. The name after a slash is the parameter's; the one
 // before it is the part of the path before it, for parameters that have the same name.
 var pathParameters = map[string]openapi.Parameter{
-	"sessions/id":    {Description: "The session's id, or `home`; `new` for a fresh one.", Schema: openapi.Text("")},
+	"sessions/id":    {Description: "The session's id or name, or `home`; `new` for a fresh one.", Schema: openapi.Text("")},
 	"connections/id": {Description: "The connection's id or name.", Schema: openapi.Text("")},
 	"start/id":       {Description: "The id of the log-in, which is in its link.", Schema: openapi.Text("")},
 	"files/path": {Description: "An absolute path in the sandbox without its first slash, with slashes in it.",
@@ -35,8 +35,10 @@ var (
 	badRequest = []int{http.StatusBadRequest}
 	missing    = []int{http.StatusNotFound}
 	badOrGone  = []int{http.StatusBadRequest, http.StatusNotFound}
+	pausing    = []int{http.StatusNotFound, http.StatusConflict}
 	remote     = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusBadGateway}
-	upload     = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusLengthRequired}
+	inSession  = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusConflict} // which may be paused
+	upload     = append([]int{http.StatusLengthRequired}, inSession...)
 )
 
 // noContent is the answer of routes that answer with nothing.
@@ -116,7 +118,9 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 				http.StatusForbidden: "The log-in began in another browser."})},
 		"GET /metrics": {Summary: "Prometheus metrics; needs the role `metrics`",
 			Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The metrics of all users.", openapi.Plain)}},
-		"GET /v1/sessions": {Summary: "List your sessions", Parameters: pageParameters, Errors: badRequest,
+		"GET /v1/sessions": {Summary: "List your sessions", Errors: badRequest,
+			Parameters: append([]openapi.Parameter{openapi.Query("label", "Only sessions with this label: `KEY=VALUE`, or "+
+				"`KEY` for any value. May be repeated.", openapi.List(openapi.Text("")))}, pageParameters...),
 			Answers: answers[protocol.SessionPage]("The sessions, with what each uses.", nil)},
 		"POST /v1/sessions": {Summary: "Create a session",
 			Request: jsonBody[protocol.SessionRequest](protocol.SessionRequest{Flavor: "medium"}), Optional: true,
@@ -124,10 +128,21 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 				sessionExample)}},
 		"GET /v1/sessions/{id}": {Summary: "Get one session", ID: "session.list.one", Errors: missing,
 			Answers: answers[hub.SessionList]("A list with that session.", nil)},
-		"DELETE /v1/sessions/{id}": {Summary: "End a session", Answers: noContent, Errors: missing},
+		"PATCH /v1/sessions/{id}": {Summary: "Change the name, the labels or the end of a session", Errors: badOrGone,
+			Text: "What is left out stays. `labels` are merged: null removes one.",
+			Request: jsonBody[hub.SessionUpdate](map[string]any{"name": "build", "labels": map[string]any{"team": "web"},
+				"ends_in": "2h", "on_end": "pause"}),
+			Answers: answers[hub.SessionState]("The session as it is now.", nil)},
+		"POST /v1/sessions/{id}/pause": {Summary: "Pause a session", Errors: pausing,
+			Text: "It stands still with all that it has, and nothing wakes it before it is resumed. An operator may pause " +
+				"anyone's session.", Answers: answers[hub.SessionState]("It is paused.", nil)},
+		"POST /v1/sessions/{id}/resume": {Summary: "Resume a session that is paused", Errors: pausing,
+			Text:    "It goes on at once. What an operator has paused, an operator alone resumes.",
+			Answers: answers[hub.SessionState]("It can be used again.", nil)},
+		"DELETE /v1/sessions/{id}": {Summary: "End a session", Answers: noContent, Errors: pausing},
 		"DELETE /v1/sessions": {Summary: "End the sessions of all principals; needs the role `operator`",
 			Answers: noContent},
-		"GET /v1/sessions/{id}/files/{path...}": {Summary: "Read a file", Errors: badOrGone,
+		"GET /v1/sessions/{id}/files/{path...}": {Summary: "Read a file", Errors: inSession,
 			Text: "`HEAD` is answered too. When a transfer fails, the connection is cut, so that a part is not mistaken " +
 				"for the whole. `new` is answered with 404: no session is made for reading.",
 			Parameters: []openapi.Parameter{openapi.RequestHeader("Range", "One range, `bytes=from-to`.",
@@ -143,16 +158,16 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 			Request: &openapi.Body{Type: openapi.Bytes}, Optional: true,
 			Answers: map[int]openapi.Answer{http.StatusCreated: openapi.Answers[protocol.Uploaded]("It is written.",
 				protocol.Uploaded{Path: "/workspace/in/hello.txt", Size: 6})}},
-		"DELETE /v1/sessions/{id}/files/{path...}": {Summary: "Remove a file or an empty folder", Errors: badOrGone,
+		"DELETE /v1/sessions/{id}/files/{path...}": {Summary: "Remove a file or an empty folder", Errors: inSession,
 			Parameters: []openapi.Parameter{openapi.Query("recursive", "Remove a folder with everything in it.",
 				openapi.OneOf("true", "false"))}, Answers: noContent},
-		"POST /v1/sessions/{id}/exec": {Summary: "Run an interactive process", ID: "shell.execute", Errors: badOrGone,
+		"POST /v1/sessions/{id}/exec": {Summary: "Run an interactive process", ID: "shell.execute", Errors: inSession,
 			Text: "The connection is upgraded; docs/guide/api.md describes the frames.",
 			Parameters: append(upgradeHeaders(protocol.UpgradeExec),
 				openapi.Query("template", "The template of a session that is created.", openapi.Text("")),
 				openapi.Query("flavor", "The flavor of a session that is created.", openapi.Text(""))),
 			Answers: upgraded(protocol.UpgradeExec, "The client sends the command.")},
-		"POST /v1/sessions/{id}/ports/{port}": {Summary: "Connect to a port of a session", Errors: badOrGone,
+		"POST /v1/sessions/{id}/ports/{port}": {Summary: "Connect to a port of a session", Errors: inSession,
 			Parameters: upgradeHeaders(protocol.UpgradeDial),
 			Answers:    upgraded(protocol.UpgradeDial, "Bytes go both ways, and each direction is closed separately.")},
 		"POST /v1/sessions/{id}/fork": {Summary: "Make live copies of a session", Errors: badOrGone, Optional: true,

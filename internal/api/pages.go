@@ -34,7 +34,11 @@ func (s *Server) list(l lister) http.HandlerFunc {
 }
 
 func (s *Server) listSessions(w http.ResponseWriter, r *http.Request, p auth.Principal, q page.Request) (any, error) {
-	fields, err := s.structured(w, r, p, "get_sessions", map[string]string{})
+	args := map[string]any{}
+	if labels := r.URL.Query()["label"]; len(labels) > 0 {
+		args["labels"] = labels
+	}
+	fields, err := s.structured(w, r, p, "get_sessions", args)
 	all, ok := fields.(*hub.SessionList)
 	if err != nil || !ok {
 		return fields, err
@@ -46,7 +50,7 @@ func (s *Server) listSessions(w http.ResponseWriter, r *http.Request, p auth.Pri
 
 func (s *Server) listConnections(w http.ResponseWriter, r *http.Request, p auth.Principal,
 	q page.Request) (any, error) {
-	fields, err := s.structured(w, r, p, "list_external_mcp", map[string]string{})
+	fields, err := s.structured(w, r, p, "list_external_mcp", map[string]any{})
 	all, ok := fields.(*hub.ServerList)
 	if err != nil || !ok {
 		return fields, err

@@ -39,6 +39,9 @@ func (s *Server) routes() []route {
 		{"GET /v1/sessions", principals, policy.SessionList, s.list(s.listSessions)},
 		{"POST /v1/sessions", principals, policy.SessionCreate, operation(s, hub.CreateSession, sessionRequest)},
 		{"GET /v1/sessions/{id}", principals, policy.SessionList, s.respond(s.getSession)},
+		{"PATCH /v1/sessions/{id}", principals, policy.SessionChange, operation(s, hub.ChangeSession, sessionChange)},
+		{"POST /v1/sessions/{id}/pause", principals, policy.SessionPause, operation(s, hub.PauseSession, sessionID)},
+		{"POST /v1/sessions/{id}/resume", principals, policy.SessionResume, operation(s, hub.ResumeSession, sessionID)},
 		{"DELETE /v1/sessions/{id}", principals, policy.SessionStop, operation(s, hub.StopSession, sessionID)},
 		{"DELETE /v1/sessions", principals, policy.SessionStopAll, operation(s, hub.StopAllSessions, noInput)},
 		{"GET /v1/sessions/{id}/files/{path...}", principals, policy.FileRead, s.stream(s.download)}, // and HEAD

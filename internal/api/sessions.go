@@ -12,13 +12,20 @@ import (
 )
 
 func (s *Server) getSession(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	return s.structured(w, r, p, "get_sessions", map[string]string{"session_id": r.PathValue("id")})
+	return s.structured(w, r, p, "get_sessions", map[string]any{"session_id": r.PathValue("id")})
 }
 
 func sessionRequest(w http.ResponseWriter, r *http.Request) (hub.SessionSpec, error) {
 	var q protocol.SessionRequest
-	err := decodeOptional(w, r, 1<<20, &q, "nothing but template, flavor and env")
-	return hub.SessionSpec{Template: q.Template, Flavor: q.Flavor, Env: q.Env}, err
+	err := decodeOptional(w, r, 1<<20, &q, "nothing but template, flavor, env, name, labels, ends_at, ends_in and on_end")
+	return hub.SessionSpec{Template: q.Template, Flavor: q.Flavor, Env: q.Env, Set: q.SessionSettings}, err
+}
+
+// sessionChange reads the change of a session.
+func sessionChange(w http.ResponseWriter, r *http.Request) (c hub.SessionChange, err error) {
+	err = decode(w, r, 1<<20, &c, "name, labels, ends_at, ends_in or on_end")
+	c.SessionID = hub.SessionID(r.PathValue("id"))
+	return c, err
 }
 
 // callTool calls the tool of the path. The response is flat, as that of a bare call: the
@@ -37,7 +44,7 @@ func (s *Server) callTool(w http.ResponseWriter, r *http.Request, p auth.Princip
 
 // structured calls a tool and returns its structured content.
 func (s *Server) structured(w http.ResponseWriter, r *http.Request, p auth.Principal, name string,
-	args map[string]string) (any, error) {
+	args map[string]any) (any, error) {
 	given, err := json.Marshal(args)
 	if err != nil {
 		return nil, err

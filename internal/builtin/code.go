@@ -18,6 +18,7 @@ import (
 	"sandlot/internal/once"
 	"sandlot/internal/plural"
 	"sandlot/internal/session"
+	"sandlot/internal/session/property"
 	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
 )
@@ -31,6 +32,7 @@ type CodeInput struct {
 	Flavor  string            `json:"flavor,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
 	Timeout int64             `json:"timeout,omitempty"`
+	property.New
 	BeforeInput
 	IdempotencyInput
 }
@@ -91,7 +93,7 @@ func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*to
 		return nil, err
 	}
 	l, err := t.openSession(ctx, c, session.OpenRequest{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor,
-		Env: in.Env})
+		Env: in.Env, Set: in.Change()})
 	if err != nil {
 		return nil, err
 	}

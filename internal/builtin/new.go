@@ -37,6 +37,7 @@ func New(c Config) *Tools {
 	add[Closed](t, policy.PortClose, "close_port", t.closePort)
 	add[SessionList](t, policy.SessionList, "get_sessions", t.getSessions)
 	add[SessionEnd](t, policy.SessionStop, "stop_session", t.stopSession)
+	add[SessionResumed](t, policy.SessionResume, "resume_session", t.resumeSession)
 	add[Snapshot](t, policy.SnapshotCreate, "snapshot_session", t.snapshotSession)
 	add[SnapshotList](t, policy.SnapshotList, "list_snapshots", t.listSnapshots)
 	add[SnapshotRestored](t, policy.SnapshotRestore, "restore_snapshot", t.restoreSnapshot)

@@ -4,10 +4,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/policy"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
+	"sandlot/internal/session/property"
 	"sandlot/internal/tool"
 	"sandlot/internal/volume"
 )
@@ -25,7 +30,7 @@ type Session struct {
 	Flavor    string  `json:"flavor"`
 	Created   string  `json:"created_at"`
 	Used      string  `json:"last_accessed"`
-	Status    string  `json:"status"` // creating, ready, running, processing, hibernated, stopped or error
+	Status    string  `json:"status"` // creating, ready, running, processing, hibernated, paused, stopped or error
 	Namespace string  `json:"namespace"`
 	Sandbox   string  `json:"sandbox_name"`
 	Limits    Limits  `json:"limits"`
@@ -36,6 +41,30 @@ type Session struct {
 	// wake when the machine has replaced one.
 	Unkept []string `json:"unkept_files,omitempty"`
 	Ports  []Port   `json:"ports"`
+	Life
+	Parent *session.Parent `json:"parent,omitempty"` // nil: it is no copy
+}
+
+// Life is what users set of a session, and whether it is paused.
+type Life struct {
+	Name     string            `json:"name,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	PausedBy string            `json:"paused_by,omitempty" jsonschema:"Who has paused it: user, operator, or end (ends_at)."`
+	PausedAt string            `json:"paused_at,omitempty"`
+	EndsAt   string            `json:"ends_at,omitempty" jsonschema:"When its life ends."`
+	OnEnd    string            `json:"on_end,omitempty" jsonschema:"What happens then: stop or pause."`
+}
+
+// LifeOf returns what users have set of a session.
+func LifeOf(r session.Record) Life {
+	l := Life{Name: r.Name, Labels: r.Labels, PausedBy: r.PausedFor(), OnEnd: string(r.OnEnd)}
+	if !r.EndsAt.IsZero() {
+		l.EndsAt = formatTime(r.EndsAt)
+	}
+	if r.PausedBy != "" {
+		l.PausedAt = formatTime(r.PausedAt)
+	}
+	return l
 }
 
 // Limits are the limits of a session.
@@ -61,7 +90,10 @@ type Usage struct {
 }
 
 // sessionsInput are the arguments of get_sessions.
-type sessionsInput struct{ SessionInput }
+type sessionsInput struct {
+	SessionInput
+	Labels []string `json:"labels,omitempty"`
+}
 
 // target implements targeted. Without an id, the call is about all sessions.
 func (in sessionsInput) target(_ *Tools, _ tool.Call, d *tool.Detail) { d.Session = in.SessionID }
@@ -71,8 +103,16 @@ func (t *Tools) getSessions(ctx context.Context, c tool.Call, in sessionsInput) 
 	if err != nil {
 		return nil, err
 	}
+	wanted := map[string]*string{}
+	for _, l := range in.Labels {
+		key, value := property.Label(l)
+		wanted[key] = value
+	}
 	rows, lines := []Session{}, []string{}
 	for _, info := range infos {
+		if !property.Matches(info.Labels, wanted) {
+			continue
+		}
 		row := sessionRow(info)
 		row.Ports = t.ports(info.Owner, info.ID)
 		rows = append(rows, row)
@@ -80,14 +120,35 @@ func (t *Tools) getSessions(ctx context.Context, c tool.Call, in sessionsInput) 
 		if info.Home {
 			kind = " (home)"
 		}
-		lines = append(lines, fmt.Sprintf("%s%s  %s  %s  %s  last used %s", info.ID, kind, info.Status, info.Template,
-			info.Flavor.Name, row.Used))
+		lines = append(lines, fmt.Sprintf("%s%s  %s  %s  %s  last used %s%s", info.ID, kind, info.Status, info.Template,
+			info.Flavor.Name, row.Used, row.Line()))
 	}
-	text := cmp.Or(strings.Join(lines, "\n"), "No sessions. The first execute_code or execute_command makes one.")
+	none := "No sessions. The first execute_code or execute_command makes one."
+	if len(wanted) > 0 {
+		none = "No session has these labels."
+	}
+	text := cmp.Or(strings.Join(lines, "\n"), none)
 	if quota := t.Sessions.QuotaText(c.Principal.ID); quota != "" && in.SessionID == "" {
 		text += "\nOf your quota are in use: " + quota
 	}
 	return textResult(&SessionList{Sessions: rows}, text), nil
+}
+
+// Line is the end of a session's line: what its user has set of it, if there is anything.
+func (l Life) Line() (text string) {
+	if l.Name != "" {
+		text += "  name " + l.Name
+	}
+	for _, key := range slices.Sorted(maps.Keys(l.Labels)) {
+		text += "  " + key + "=" + l.Labels[key]
+	}
+	if l.PausedBy != "" {
+		text += fmt.Sprintf("  paused at %s (%s)", l.PausedAt, l.PausedBy)
+	}
+	if l.EndsAt != "" {
+		text += fmt.Sprintf("  ends at %s (%s)", l.EndsAt, l.OnEnd)
+	}
+	return text
 }
 
 // sessionRow returns a session's row of the list, without its ports.
@@ -95,7 +156,11 @@ func sessionRow(i session.Info) Session {
 	row := Session{ID: i.ID, Home: i.Home, Template: i.Template, Flavor: i.Flavor.Name, Created: formatTime(i.Created),
 		Used: formatTime(i.Used), Status: i.Status,
 		Namespace: "default", Sandbox: i.Sandbox, Limits: Limits{CPUs: i.Flavor.CPUs, MemoryMB: i.Flavor.MemoryMB},
-		Network: Traffic{SentMB: megabytes(i.Traffic.Up), ReceivedMB: megabytes(i.Traffic.Down)}, Unkept: i.Unkept}
+		Network: Traffic{SentMB: megabytes(i.Traffic.Up), ReceivedMB: megabytes(i.Traffic.Down)}, Unkept: i.Unkept,
+		Life: LifeOf(i.Record)}
+	if i.Parent != (session.Parent{}) {
+		row.Parent = &i.Parent
+	}
 	if i.MaxBytes > 0 {
 		row.Limits.NetworkMB = megabytes(uint64(i.MaxBytes))
 	}
@@ -114,19 +179,30 @@ func megabytes(bytes uint64) float64 { return float64(bytes>>10) / 1024 }
 type SessionEnd struct {
 	Success   bool   `json:"success" jsonschema:"False when there is no such session."`
 	SessionID string `json:"session_id" jsonschema:"The session."`
+	Paused    bool   `json:"paused,omitempty" jsonschema:"It was paused, and not ended."`
 	Warnings
 }
 
 type stopSessionInput struct {
 	SessionID string `json:"session_id"`
+	Pause     bool   `json:"pause,omitempty"`
 }
 
 // target implements targeted.
 func (in stopSessionInput) target(_ *Tools, _ tool.Call, d *tool.Detail) { d.Session = in.SessionID }
 
+// implies implements implying.
+func (stopSessionInput) implies() []policy.Operation { return []policy.Operation{policy.SessionPause} }
+
 func (t *Tools) stopSession(ctx context.Context, c tool.Call, in stopSessionInput) (*tool.Result, error) {
+	if in.Pause {
+		return t.pauseSession(ctx, c, in.SessionID)
+	}
 	id := fault.Printable(in.SessionID, 80)
-	ok := t.Sessions.Stop(ctx, c.Principal, in.SessionID)
+	ok, err := t.Sessions.End(ctx, c.Principal, in.SessionID)
+	if err != nil {
+		return nil, err
+	}
 	text := fmt.Sprintf("Session %s stopped successfully", id)
 	if !ok {
 		text = fmt.Sprintf("Session %s not found", id)
@@ -134,6 +210,51 @@ func (t *Tools) stopSession(ctx context.Context, c tool.Call, in stopSessionInpu
 	r := textResult(&SessionEnd{Success: ok, SessionID: id}, text)
 	r.Session = id
 	return r, nil
+}
+
+func (t *Tools) pauseSession(ctx context.Context, c tool.Call, id string) (*tool.Result, error) {
+	if c.Imply != nil {
+		consent, err := c.Imply(ctx, policy.SessionPause, "")
+		if err == nil && consent != nil {
+			err = consent(ctx, tool.Question{Message: "May an agent pause this session?\n" +
+				spec.ExactCommandLine([]string{id})})
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	i, err := t.Sessions.Pause(ctx, c.Principal, id)
+	if err != nil {
+		return nil, err
+	}
+	return inSession(i.ID, &SessionEnd{Success: true, SessionID: i.ID, Paused: true},
+		fmt.Sprintf("Session %s is paused: nothing wakes it before resume_session", i.ID))
+}
+
+// SessionResumed is the result of resume_session.
+type SessionResumed struct {
+	SessionID string `json:"session_id" jsonschema:"The session."`
+	Status    string `json:"status" jsonschema:"What it is now, as in get_sessions."`
+	Warnings
+}
+
+type resumeSessionInput struct {
+	SessionID string `json:"session_id"`
+}
+
+// target implements targeted.
+func (in resumeSessionInput) target(_ *Tools, _ tool.Call, d *tool.Detail) { d.Session = in.SessionID }
+
+func (t *Tools) resumeSession(ctx context.Context, c tool.Call, in resumeSessionInput) (*tool.Result, error) {
+	i, notice, err := t.Sessions.Resume(ctx, c.Principal, in.SessionID)
+	if err != nil {
+		return nil, err
+	}
+	text := fmt.Sprintf("Session %s goes on: it is %s", i.ID, i.Status)
+	if notice != "" {
+		text += ". " + notice
+	}
+	return inSession(i.ID, &SessionResumed{i.ID, i.Status, Warnings{Notice: notice}}, text)
 }
 
 // VolumeList is the result of get_volume_path.

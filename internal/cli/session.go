@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -267,12 +268,18 @@ func (p *program) rawTerminal(cmd *command.Command, t client.Terminal) (restore 
 }
 
 func (p *program) sessions() *cobra.Command {
+	var labels []string
 	c := &cobra.Command{Use: "sessions",
-		Short: "List your sessions; 'new' creates one, 'fork' copies one, 'stop' ends one", Args: cobra.NoArgs,
-		Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
+		Short: "List your sessions; 'new', 'fork', 'pause', 'resume', 'set' and 'stop' are for one", Args: cobra.NoArgs,
+		Example: "  sandlot sessions\n  sandlot sessions --label team=web\n  sandlot sessions stop SESSION_ID"}
+	c.Flags().StringArrayVar(&labels, "label", nil, "only those with a label: KEY=VALUE, or KEY")
 	p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		var list builtin.SessionList
-		if err := p.list(c.Context(), "/v1/sessions", &list); err != nil {
+		path := "/v1/sessions"
+		if len(labels) > 0 {
+			path += "?" + url.Values{"label": labels}.Encode()
+		}
+		if err := p.list(c.Context(), path, &list); err != nil {
 			return err
 		}
 		if p.asJSON {
@@ -283,13 +290,14 @@ func (p *program) sessions() *cobra.Command {
 			if s.Home {
 				kind = "home"
 			}
-			fmt.Fprintf(p.out, "%-27s %-5s %-11s %-8s %-8s last used %s\n", s.ID, kind, s.Status,
-				s.Template, s.Flavor, s.Used)
+			fmt.Fprintf(p.out, "%-27s %-5s %-11s %-8s %-8s last used %s%s\n", s.ID, kind, s.Status,
+				s.Template, s.Flavor, s.Used, s.Line())
 		}
 		return nil
 	})
-	c.AddCommand(session.New(p.client, func(err error) error { return usage{err} }, p.out), p.stopSession(),
-		snapshot.Fork(p.client, p.out))
+	wrong := func(err error) error { return usage{err} }
+	c.AddCommand(session.New(p.client, wrong, p.out), p.stopSession(), snapshot.Fork(p.client, p.out))
+	c.AddCommand(session.Life(p.client, wrong, p.out)...)
 	return c
 }
 

@@ -49,6 +49,9 @@ const (
 	// SessionHibernated: its sandbox was put to sleep; Name is the size of the image. SessionWoken: it goes on.
 	SessionHibernated = "session.hibernated"
 	SessionWoken      = "session.woken"
+	// SessionPaused: nothing wakes it before SessionResumed; Name is the size of the image, if one was written.
+	SessionPaused  = "session.paused"
+	SessionResumed = "session.resumed"
 	// Name is that of the snapshot. SessionForked: Name is the number of copies, each of which is created too.
 	SessionSnapshotted = "session.snapshotted"
 	SessionRestored    = "session.restored"

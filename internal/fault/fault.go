@@ -30,6 +30,7 @@ const (
 	Unauthorized
 	Forbidden
 	SessionState
+	SessionPaused
 	Canceled
 )
 
@@ -72,6 +73,8 @@ var kinds = map[Kind]kindInfo{
 	SessionState: {"SESSION_STATE_ERROR", "session", "high", "Session state: ", -32603, 503,
 		[]string{"Try again later", "Keep what matters in files in /workspace", "Ask the operator of this server, who " +
 			"sees why in its log"}},
+	SessionPaused: {"SESSION_PAUSED", "session", "low", "Session paused: ", -32600, 409,
+		[]string{"Resume the session (resume_session)", "Use session_id \"new\" for another one"}},
 	Canceled: {"CANCELED", "execution", "low", "Canceled: ", -32800, 499, []string{"Call again"}},
 }
 

@@ -8,6 +8,9 @@ import "sandlot/internal/policy"
 var (
 	CreateSession   = newOp(policy.SessionCreate, (*Hub).createSession)
 	StopSession     = newOp(policy.SessionStop, (*Hub).stopSession)
+	PauseSession    = newOp(policy.SessionPause, (*Hub).pauseSession)
+	ResumeSession   = newOp(policy.SessionResume, (*Hub).resumeSession)
+	ChangeSession   = newOp(policy.SessionChange, (*Hub).changeSession)
 	StopAllSessions = newOp(policy.SessionStopAll, (*Hub).stopAllSessions)
 
 	RemoveFile = newOp(policy.FileRemove, (*Hub).removeFile)

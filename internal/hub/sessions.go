@@ -5,9 +5,11 @@ import (
 	"context"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/builtin"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 	"sandlot/internal/session"
+	"sandlot/internal/session/property"
 )
 
 // sessionKind is the Kind of a policy.Resource that is a session.
@@ -39,11 +41,39 @@ func (id SessionID) resource(h *Hub, p auth.Principal) policy.Resource {
 	return r
 }
 
+// What users set of a session: of a new one, and of one that is there.
+type (
+	SessionSettings = property.New
+	SessionUpdate   = property.Change
+)
+
 // SessionSpec describes the session that a client wants. The ID "" means the principal's home
 // session, and "new" a new session. Template and Flavor may be empty, and Env is for a new session.
 type SessionSpec struct {
 	ID, Template, Flavor string
 	Env                  map[string]string
+	Set                  SessionSettings // of a new session
+}
+
+// SessionChange is what is to change of a session.
+type SessionChange struct {
+	SessionID `json:"-"`
+	SessionUpdate
+}
+
+// SessionState is what users have set of a session, and what it does.
+type SessionState struct {
+	ID     string `json:"session_id"`
+	Status string `json:"status" jsonschema:"As in the list of sessions."`
+	builtin.Life
+	Notice string `json:"notice,omitempty" jsonschema:"Why a session that was resumed is not awake yet."`
+}
+
+// session implements sessionAnswer.
+func (s SessionState) session() string { return s.ID }
+
+func stateOf(i session.Info) SessionState {
+	return SessionState{ID: i.ID, Status: i.Status, Life: builtin.LifeOf(i.Record)}
 }
 
 // Session is a session that was created.
@@ -103,7 +133,7 @@ func (h *Hub) MayCopy(ctx context.Context, p auth.Principal, source string, secr
 // createSession creates a session. It ignores the spec's ID.
 func (h *Hub) createSession(ctx context.Context, p auth.Principal, a SessionSpec) (Session, error) {
 	l, err := h.Sessions.Open(ctx, p, session.OpenRequest{ID: "new", Template: a.Template, Flavor: a.Flavor,
-		Env: a.Env})
+		Env: a.Env, Set: a.Set.Change()})
 	if err != nil {
 		return Session{}, err
 	}
@@ -115,11 +145,29 @@ func (h *Hub) createSession(ctx context.Context, p auth.Principal, a SessionSpec
 }
 
 func (h *Hub) stopSession(ctx context.Context, p auth.Principal, id SessionID) (None, error) {
-	if h.Sessions.Stop(ctx, p, string(id)) {
-		return None{}, nil
+	found, err := h.Sessions.End(ctx, p, string(id))
+	if found || err != nil {
+		return None{}, err
 	}
-	_, err := h.Sessions.List(ctx, p, string(id)) // its error says why there is nothing to stop
+	_, err = h.Sessions.List(ctx, p, string(id)) // its error says why there is nothing to stop
 	return None{}, err
+}
+
+func (h *Hub) pauseSession(ctx context.Context, p auth.Principal, id SessionID) (SessionState, error) {
+	i, err := h.Sessions.Pause(ctx, p, string(id))
+	return stateOf(i), err
+}
+
+func (h *Hub) resumeSession(ctx context.Context, p auth.Principal, id SessionID) (SessionState, error) {
+	i, notice, err := h.Sessions.Resume(ctx, p, string(id))
+	s := stateOf(i)
+	s.Notice = notice
+	return s, err
+}
+
+func (h *Hub) changeSession(ctx context.Context, p auth.Principal, c SessionChange) (SessionState, error) {
+	i, err := h.Sessions.Change(ctx, p, string(c.SessionID), c.SessionUpdate)
+	return stateOf(i), err
 }
 
 // stopAllSessions stops the sessions of all principals.

@@ -78,8 +78,8 @@ var places = map[string]place{
 	"agent":               {"L2", "agent/direct"},
 	"audit":               {"L2", ""},
 	"builtin": {"L2",
-		"agent builtin/definition builtin/sysinstall port servers servers/install session session/reason snapshot toolcall " +
-			"volume"},
+		"agent builtin/definition builtin/sysinstall port servers servers/install session session/property session/reason snapshot " +
+			"toolcall volume"},
 	"builtin/definition": {"L2", ""},
 	"builtin/sysinstall": {"L2", ""},
 	"finder":             {"L2", "servers"},
@@ -90,9 +90,10 @@ var places = map[string]place{
 	"pool":               {"L2", "agent egress workspace"},
 	"port":               {"L2", ""},
 	"session": {"L2",
-		"agent egress pool session/images session/leftover session/reason session/record session/usage"},
+		"agent egress pool session/images session/leftover session/property session/reason session/record session/usage"},
 	"session/leftover": {"L2", "pool"},
 	"session/images":   {"L2", "pool"},
+	"session/property": {"L2", "session/record"},
 	"session/record":   {"L2", "egress"},
 	"session/state":    {"L0", ""},
 	"session/usage":    {"L2", "egress"},

@@ -48,6 +48,9 @@ const (
 	SessionList    Operation = "session.list"
 	SessionCreate  Operation = "session.create"
 	SessionStop    Operation = "session.stop"
+	SessionChange  Operation = "session.change" // its name, its labels, its end
+	SessionPause   Operation = "session.pause"
+	SessionResume  Operation = "session.resume"
 	SessionStopAll Operation = "session.stop_all" // of all principals
 
 	SessionFork Operation = "session.fork" // copies are created, too
@@ -128,6 +131,9 @@ var table = map[Operation]rule{
 	PortExpose: changes, PortClose: changes, PortDial: changes, PortVisit: {anyone: true, changes: true},
 	SessionList: reads, SessionCreate: changes, SessionStop: changes,
 	SessionStopAll: {role: auth.Operator, deniedAct: "end the sessions of all users", changes: true},
+	SessionChange:  changes,
+	SessionPause:   {changes: true, operatorsMayForOthers: true},
+	SessionResume:  {changes: true, operatorsMayForOthers: true},
 	SessionFork:    changes,
 	SnapshotCreate: changes, SnapshotList: reads, SnapshotRestore: changes, SnapshotRemove: changes,
 	VolumeList: reads,

@@ -23,6 +23,7 @@ type Resource struct {
 // resourceKinds are the kinds of the resources of operations, by an operation or its noun.
 var resourceKinds = map[Operation]string{"code": "session", "shell": "session", "file": "session",
 	"process": "session", "port": "session", SessionStop: "session", SessionFork: "session",
+	SessionChange: "session", SessionPause: "session", SessionResume: "session",
 	SnapshotCreate: "session", SnapshotRestore: "session", NetworkRead: "session", NetworkChange: "session",
 	NetworkReach: "session", "mcp": "connection", MCPList: "", PromptGet: "connection", ResourceRead: "connection",
 	ResourceSubscribe: "connection", CompletionComplete: "connection", SecretSet: "secret", SecretRemove: "secret",

@@ -12,13 +12,14 @@ import (
 	"sandlot/internal/egress"
 )
 
-// Run takes over the sandboxes of an earlier server, puts idle sessions to sleep or stops them, removes old ones,
-// measures workspaces, and stores counts, until ctx ends.
+// Run takes over the sandboxes of an earlier server, puts idle sessions to sleep or stops them, ends those that reach the
+// end of their life, removes old ones, measures workspaces, and stores counts, until ctx ends.
 func (s *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { s.runCountStore(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
 	work.Go(func() { s.runMeasure(ctx) })
 	work.Go(func() { s.images().Run(ctx, s.SweepInterval) })
+	work.Go(func() { s.runEnds(ctx) })
 	work.Go(func() { s.adoptAll(ctx) })
 	work.Go(func() { s.endUnowned(ctx) })
 	defer work.Wait()
@@ -54,7 +55,7 @@ func (s *Sessions) sweep(ctx context.Context, now time.Time) {
 		case c.hasSandbox():
 			session.persistUse()
 			session.tellReplaced(c.booted)
-		case !c.rec.Home && since > s.Retention:
+		case !c.rec.Home && since > s.Retention && !c.State.IsPaused():
 			s.removeIfStopped(ctx, session, fmt.Sprintf("nothing had used it for %s (workspace_retention)", s.Retention))
 		}
 	}

@@ -114,34 +114,35 @@ func (s *Session) acquireIdle(ctx context.Context) error {
 }
 
 func inUse(id string) error {
-	return fault.Wrap(fault.ResourceLimit, errInUse, "calls are using the session: its state can only be copied between calls").
+	return fault.Wrap(fault.ResourceLimit, errInUse, "calls are using the session: it can only be copied or paused between "+
+		"calls").
 		With("session_id", id).Advise("Wait for the calls to end, or stop them, and try again",
 		"Close interactive commands and terminals in it")
 }
 
-// MakeAsleep makes a session of a content, which is its own from then on, and which is of the session like. It has the
-// variables of that session, if that is the principal's. After an error the content is the caller's.
-func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, like string) (id string, err error) {
-	return s.makeAsleep(ctx, p, c, like, false)
+// MakeAsleep makes a session of a content, which is its own from then on, and which is of the session from.Session. It
+// has the variables of that session, if that is the principal's. After an error the content is the caller's.
+func (s *Sessions) MakeAsleep(ctx context.Context, p auth.Principal, c Content, from Parent) (id string, err error) {
+	return s.makeAsleep(ctx, p, c, from, false)
 }
 
 // makeAsleep does as MakeAsleep. A home has no variables; the error is errExists if it is there already.
-func (s *Sessions) makeAsleep(ctx context.Context, p auth.Principal, c Content, like string,
+func (s *Sessions) makeAsleep(ctx context.Context, p auth.Principal, c Content, from Parent,
 	home bool) (id string, err error) {
 	if err := s.mayCreate(ctx, p, c.Template, ""); err != nil {
 		return "", err
 	}
 	var env map[string]string
 	if !home {
-		if env, err = s.VariablesOf(p.ID, like); err != nil {
+		if env, err = s.VariablesOf(p.ID, from.Session); err != nil {
 			return "", err
 		}
 	}
 	now := time.Now().UTC()
-	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, State: Asleep, Created: now, Used: now, Slept: now}
+	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, State: Asleep, Created: now, Used: now, Slept: now, Parent: from}
 	r.Hold(c)
 	r.Scope = policy.Narrow(c.Scope, p.Scope) // its programs run because p has asked for that
-	if r.Network, err = s.networkOfCopy(p, c, NetworkOverride{}, like); err != nil {
+	if r.Network, err = s.networkOfCopy(p, c, NetworkOverride{}, from.Session); err != nil {
 		return "", err
 	}
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, env); err != nil {
@@ -174,12 +175,12 @@ func (s *Sessions) networkOfCopy(p auth.Principal, c Content, own NetworkOverrid
 }
 
 // Replace gives one of a principal's sessions another content, which is its own from then on, and which is of the
-// session from. What the session has had ends, whatever runs in it, as soon as the sandbox of the new content answers:
+// session from.Session. What the session has had ends, whatever runs in it, as soon as the sandbox of the new content answers:
 // until then, and after an error, the session has it. A session that has nothing but files gets the new content asleep.
 // A crash leaves the old content or the new one. After an error the content is the caller's. A home that was not used yet
 // is made.
 func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c Content,
-	from string) (sessionID string, err error) {
+	from Parent) (sessionID string, err error) {
 	session := s.ownedSession(p, id)
 	if session == nil && id == "home" {
 		if sessionID, err = s.makeAsleep(ctx, p, c, from, true); !errors.Is(err, errExists) {
@@ -194,8 +195,10 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 		return "", err
 	}
 	defer session.release()
-	if session.current().removed() {
+	if c := session.current(); c.removed() {
 		return "", s.notFound(p.ID, id)
+	} else if c.State.IsPaused() {
+		return "", session.pausedFault()
 	}
 	if err := session.adopt(ctx); err != nil {
 		return "", err
@@ -205,7 +208,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 			return "", err
 		}
 	}
-	network, err := s.networkOfCopy(p, c, session.record().Network, from)
+	network, err := s.networkOfCopy(p, c, session.record().Network, from.Session)
 	if err != nil {
 		return "", err
 	}

@@ -66,7 +66,7 @@ func TestCopies(t *testing.T) {
 			w.note(id, "new")
 			c, err := w.Copy(t.Context(), kept)
 			if err == nil {
-				_, err = w.Replace(t.Context(), ann, id, c, id)
+				_, err = w.Replace(t.Context(), ann, id, c, Parent{Session: id})
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -77,7 +77,7 @@ func TestCopies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, err := w.MakeAsleep(t.Context(), ann, c, id)
+		other, err := w.MakeAsleep(t.Context(), ann, c, Parent{Session: id})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func TestEndedByUser(t *testing.T) {
 		l = w.use(ann, OpenRequest{ID: id})
 		c, err := w.Copy(t.Context(), kept)
 		if err == nil {
-			_, err = w.Replace(t.Context(), ann, id, c, id)
+			_, err = w.Replace(t.Context(), ann, id, c, Parent{Session: id})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -153,7 +153,7 @@ func TestRestoreThatWouldFail(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err = w.Replace(t.Context(), ann, id, c, id); err != nil {
+			if _, err = w.Replace(t.Context(), ann, id, c, Parent{Session: id}); err != nil {
 				w.RemoveContent(t.Context(), c)
 			}
 			return err
@@ -296,7 +296,7 @@ func TestCannotCopy(t *testing.T) {
 		if err := w.WhileStill(t.Context(), bob, l.ID(), none); !fault.Is(err, fault.SessionNotFound) {
 			t.Errorf("a session of another user: %v", err)
 		}
-		if _, err := w.Replace(t.Context(), bob, l.ID(), Content{}, l.ID()); !fault.Is(err, fault.SessionNotFound) {
+		if _, err := w.Replace(t.Context(), bob, l.ID(), Content{}, Parent{Session: l.ID()}); !fault.Is(err, fault.SessionNotFound) {
 			t.Errorf("replacing a session of another user: %v", err)
 		}
 		w.wantImages(0)
@@ -340,7 +340,7 @@ func TestCrashReplacing(t *testing.T) {
 				}
 				var work sync.WaitGroup
 				work.Go(func() {
-					if _, err := w.Replace(context.Background(), ann, id, c, id); err != nil {
+					if _, err := w.Replace(context.Background(), ann, id, c, Parent{Session: id}); err != nil {
 						t.Error(err)
 					}
 					w.use(ann, OpenRequest{ID: id})

@@ -138,15 +138,21 @@ func (s *Sessions) stopLocked(ctx context.Context, session *Session, why string)
 // live one that they may have.
 const maxStopped = 5
 
-// limitStopped removes the owner's oldest sessions that are stopped or sleep when there are too many.
+// limitStopped removes the owner's oldest sessions that are stopped or sleep when there are too many, and the oldest
+// paused ones when there are too many of those.
 func (s *Sessions) limitStopped(ctx context.Context, owner string) {
 	stopped := s.filter(func(c current) bool {
-		return c.rec.Owner == owner && !c.rec.Home && c.rec.State != Live && !c.hasSandbox()
+		return c.rec.Owner == owner && !c.rec.Home && c.rec.State != Live && !c.hasSandbox() && !c.State.IsPaused()
 	})
 	most := maxStopped * s.MaxSessions
 	for _, session := range stopped[:max(0, len(stopped)-most)] {
 		s.removeIfStopped(ctx, session, fmt.Sprintf("of your sessions that are stopped or sleep, the %d that were used last are "+
 			"kept", most))
+	}
+	paused := s.pausedOf(owner)
+	for _, session := range paused[:max(0, len(paused)-most)] {
+		s.removeIfStopped(ctx, session, fmt.Sprintf("of your sessions that are paused, the %d that were used last are kept",
+			most))
 	}
 }
 
@@ -173,7 +179,8 @@ func (s *Sessions) removeStored(ctx context.Context, session *Session, why strin
 		return
 	}
 	s.gone.add(r.ID, r.Owner, why)
-	r.State, r.Sandbox = Removed, ""
+	s.dropName(r, session)
+	r.State, r.Sandbox, r.Name = Removed, "", "" // another session may have its name from now on
 	s.publish(r, event.SessionRemoved, "", 0)
 	if err := s.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
 		s.Log.Error("could not store that a session is removed", "session", r.ID, "error", err)
@@ -197,22 +204,23 @@ func (s *Sessions) removeStored(ctx context.Context, session *Session, why strin
 // stoppedByUser is the reason for the loss of a sandbox that the user stopped.
 const stoppedByUser = "it was stopped"
 
-// stopSandbox ends the session's sandbox, if it has one, because its user has stopped the session.
-func (s *Session) stopSandbox() {
+// stopSandbox ends the session's sandbox, if it has one, because its user has stopped the session, or its life has
+// ended.
+func (s *Session) stopSandbox(why string) {
 	s.mu.Lock()
 	b := s.cur.booted
 	if b != nil {
-		s.cur.ended, s.cur.restored = b.ID, false
+		s.cur.ended, s.cur.endedBy, s.cur.restored = b.ID, why, false
 	}
 	s.mu.Unlock()
-	s.endSandbox(b, state.Stop, stoppedByUser)
+	s.endSandbox(b, state.Stop, why)
 }
 
 // endSession stops a session's sandbox, and, unless it is a home, removes its workspace and
-// record.
-func (s *Sessions) endSession(ctx context.Context, session *Session) {
+// record. A home that is paused stays so.
+func (s *Sessions) endSession(ctx context.Context, session *Session, why string) {
 	// The holder of the lock may be waiting for the sandbox: destroy it before acquire.
-	session.stopSandbox()
+	session.stopSandbox(why)
 	if session.acquire(ctx) != nil {
 		return
 	}
@@ -226,7 +234,7 @@ func (s *Sessions) endSession(ctx context.Context, session *Session) {
 				"done", "session", c.rec.ID, "error", err)
 		}
 	}
-	session.stopSandbox()
+	session.stopSandbox(why)
 	session.mu.Lock()
 	if session.cur.untaken() {
 		session.on(state.Stop)
@@ -237,11 +245,14 @@ func (s *Sessions) endSession(ctx context.Context, session *Session) {
 		s.left.Add(s.boxOf(c.rec))
 	}
 	if !c.rec.Home {
-		s.removeStored(ctx, session, stoppedByUser)
+		s.removeStored(ctx, session, why)
 		return
 	}
 	if err := session.update(func(r *Record) {
-		r.State, r.Lost, r.Image = Stopped, stoppedByUser, ""
+		r.Lost, r.Image, r.EndsAt, r.OnEnd = why, "", time.Time{}, ""
+		if r.State != Paused {
+			r.State = Stopped
+		}
 	}); err != nil {
 		s.Log.Error("could not store that a session stopped", "session", c.rec.ID, "error", err)
 	} else {
@@ -257,8 +268,18 @@ func (s *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
 	if session == nil {
 		return id == "home"
 	}
-	s.endSession(context.WithoutCancel(ctx), session)
+	s.endSession(context.WithoutCancel(ctx), session, stoppedByUser)
 	return true
+}
+
+// End is Stop, but for a session that an operator has paused: it stays until an operator resumes it.
+func (s *Sessions) End(ctx context.Context, p auth.Principal, id string) (found bool, err error) {
+	if session := s.ownedSession(p, id); session != nil {
+		if r := session.record(); !mayResume(p, r) {
+			return true, session.pausedFault()
+		}
+	}
+	return s.Stop(ctx, p, id), nil
 }
 
 // Close detaches all sandboxes. They live on for the next server.
@@ -288,7 +309,7 @@ func (s *Sessions) StopOwned(ctx context.Context) {
 func (s *Sessions) StopAll(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, session := range s.all() {
-		wg.Go(func() { s.endSession(ctx, session) })
+		wg.Go(func() { s.endSession(ctx, session, stoppedByUser) })
 	}
 	wg.Wait()
 }

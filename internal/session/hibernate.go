@@ -117,10 +117,10 @@ func (f *still) leave(cause error) {
 	s.sessions.left.Add()
 }
 
-// end ends the sandbox, also if ctx has ended. The session's record does not have it any more.
-func (f *still) end(ctx context.Context) {
+// end ends the sandbox after an event, also if ctx has ended. The session's record does not have it any more.
+func (f *still) end(ctx context.Context, e state.Event) {
 	s := f.session
-	s.note(state.Frozen)
+	s.note(e)
 	if err := f.booted.Box.Stop(context.WithoutCancel(ctx)); err != nil {
 		s.sessions.Log.Error("could not remove the sandbox of a session that sleeps; it is tried again", "sandbox",
 			f.booted.ID, "error", err)
@@ -132,6 +132,11 @@ func (f *still) end(ctx context.Context) {
 // putToSleep puts a session that no call uses to sleep. The error says why it was not, as that of freeze; the session
 // then goes on. The caller holds the lock.
 func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
+	return s.freezeFor(ctx, session, "")
+}
+
+// freezeFor is putToSleep, and pauses the session for whom pausedBy names; empty: any use wakes it.
+func (s *Sessions) freezeFor(ctx context.Context, session *Session, pausedBy string) error {
 	ctx, cancel := context.WithTimeout(ctx, sleepTimeout)
 	defer cancel()
 	began := time.Now()
@@ -139,8 +144,16 @@ func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 	if err != nil {
 		return err
 	}
+	frozen, published := state.Frozen, event.SessionHibernated
+	if pausedBy != "" {
+		frozen, published = state.FrozenPaused, event.SessionPaused
+	}
 	if err := session.update(func(r *Record) {
-		r.State, r.Image, r.Slept, r.Sandbox = Asleep, f.image.Name, time.Now().UTC(), ""
+		now := time.Now().UTC()
+		r.State, r.Image, r.Slept, r.Sandbox = Asleep, f.image.Name, now, ""
+		if pausedBy != "" {
+			r.Pause(pausedBy, now)
+		}
 	}); err != nil {
 		s.removeImage(ctx, session.record().Runtime, f.image.Name)
 		f.goOn(ctx)
@@ -148,8 +161,8 @@ func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 	}
 	took := time.Since(began) // from now on the session sleeps, whatever happens
 	session.setUnkept(f.image.Unkept)
-	f.end(ctx)
-	s.publish(session.record(), event.SessionHibernated, fmt.Sprintf("%d MB", usage.Megabytes(f.image.Bytes)), took)
+	f.end(ctx, frozen)
+	s.publish(session.record(), published, fmt.Sprintf("%d MB", usage.Megabytes(f.image.Bytes)), took)
 	return nil
 }
 
@@ -463,17 +476,21 @@ func (s *Session) stayStopped(ctx context.Context, id string, cause error) error
 	return nil
 }
 
-// loseImage makes a session that sleeps one that has only its files.
+// loseImage makes a session that sleeps, or is paused, one that has only its files.
 func (s *Session) loseImage(ctx context.Context, why string) {
 	if !s.lock.TryAcquire(1) {
 		return // it wakes
 	}
 	defer s.release()
 	r := s.record()
-	if r.State != Asleep || s.current().removed() {
+	if !r.Sleeps() || s.current().removed() {
 		return
 	}
-	if err := s.update(func(r *Record) { r.State, r.Image, r.Lost = Stopped, "", why }); err != nil {
+	if err := s.update(func(r *Record) {
+		if r.Image, r.Lost = "", why; r.State == Asleep {
+			r.State = Stopped
+		}
+	}); err != nil {
 		s.sessions.Log.Error("could not store that a session sleeps no more", "session", r.ID, "error", err)
 		return
 	}
@@ -545,9 +562,14 @@ func (s *Sessions) images() images.Images {
 	h := s.Hibernation
 	return images.Images{Pool: s.Pool, Log: s.Log, DiskBytes: h.DiskBytes, Keep: h.Keep, PackAfter: h.PackAfter,
 		Asleep: func() (all []images.Sleeping) {
-			for _, session := range s.filter(func(c current) bool { return c.rec.State == Asleep }) {
+			for _, session := range s.filter(func(c current) bool { return c.rec.Sleeps() }) {
 				r := session.record()
-				all = append(all, images.Sleeping{Session: r.ID, Owner: r.Owner, Image: r.Image, Since: r.Slept})
+				since := r.Slept
+				if r.Used.After(since) { // it was resumed, or somebody has tried to use it
+					since = r.Used
+				}
+				all = append(all, images.Sleeping{Session: r.ID, Owner: r.Owner, Image: r.Image, Since: since,
+					Paused: r.State == Paused})
 			}
 			return all
 		},

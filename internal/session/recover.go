@@ -136,13 +136,22 @@ func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[stri
 		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lost)
 		c.rec.EndLeft()
 	}
-	if found == state.FoundStopped && c.rec.Image != "" {
+	switch asleep := c.rec.Image != ""; {
+	case found != state.FoundStopped:
+	case c.rec.State == Paused && asleep:
+		found = state.FoundPaused
+	case c.rec.State == Paused:
+		found = state.FoundHeld
+	case asleep:
 		found = state.FoundAsleep
 	}
 	c.Status = state.Of(found)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions[r.ID] = session
+	if r.Name != "" {
+		s.names[nameKey{r.Owner, r.Name}] = session
+	}
 	if r.Home {
 		s.homes[r.Owner] = session
 	}

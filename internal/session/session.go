@@ -39,12 +39,14 @@ type (
 	Content         = record.Content
 	NetworkOverride = record.NetworkOverride
 	Policies        = record.Policies
+	Parent          = record.Parent
 )
 
 const (
 	Live    = record.Live
 	Left    = record.Left
 	Asleep  = record.Asleep
+	Paused  = record.Paused
 	Stopped = record.Stopped
 	Removed = record.Removed
 )
@@ -103,6 +105,7 @@ type current struct {
 	unkept, wokeWithout []string
 	// ended is the id of the last sandbox that its user has ended: by a restore if restored is true, else by a stop.
 	ended    string
+	endedBy  string // why that was, in words that can end a sentence, unless it was a restore
 	restored bool
 	release  func() // ends what is reserved for the session; nil: nothing is, as after commit
 }
@@ -171,7 +174,8 @@ func (s *Session) updateOrLog(what string, change func(*Record)) {
 // keepNotice it is left to the next call.
 func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.Booted, notice string, err error) {
 	if c := s.current(); c.booted != nil && c.rec.Lost == "" &&
-		(c.asleepFor == 0 && c.warning == "" && c.untold == "" || keepNotice) && !c.removed() &&
+		(c.asleepFor == 0 && c.warning == "" && c.untold == "" && endNotice(c.rec, time.Now()) == "" || keepNotice) &&
+		!c.removed() &&
 		c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
@@ -196,7 +200,7 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 }
 
 // takeNotice returns what the user is to be told once: what was lost since the last call, or that the session was
-// asleep, and before that what an earlier call was to tell.
+// asleep, and before that what an earlier call was to tell; and, with each call, that the session ends soon.
 func (s *Session) takeNotice() (string, error) {
 	notice, err := s.newNotice()
 	if err != nil {
@@ -206,7 +210,7 @@ func (s *Session) takeNotice() (string, error) {
 	defer s.mu.Unlock()
 	notice = strings.TrimSpace(s.cur.untold + " " + notice)
 	s.cur.untold = ""
-	return notice, nil
+	return strings.TrimSpace(notice + " " + endNotice(s.cur.rec, time.Now())), nil
 }
 
 // LeaveNotice leaves the notice to the next call.
@@ -254,6 +258,9 @@ func (s *Sessions) keptLimit(b *pool.Booted, flavor string) string {
 // ensureLinked makes sure that the session has a sandbox whose agent is linked. The caller holds
 // the lock.
 func (s *Session) ensureLinked(ctx context.Context) error {
+	if s.current().State.IsPaused() {
+		return s.pausedFault()
+	}
 	if err := s.adopt(ctx); err != nil {
 		return err
 	}
@@ -578,11 +585,15 @@ func (l *Lease) endedByUser(err error, kind fault.Kind) error {
 	case c.restored:
 		return l.withSession(fault.Wrap(kind, err, "another call has replaced the session by a snapshot, which ended "+
 			"this one: the session has the files, variables and processes of the snapshot"), typeEnded)
-	case !c.rec.Home:
-		return l.withSession(fault.Wrap(kind, err, "another call has stopped the session, which ended this one: the "+
-			"session is gone, with its files"), typeEnded)
 	}
-	return l.lost(err, kind, "another call has stopped the session, which ended this one", typeEnded)
+	what := "another call has stopped the session, which ended this one"
+	if c.endedBy != stoppedByUser {
+		what = "the session reached its end (ends_at), which ended this call"
+	}
+	if !c.rec.Home {
+		return l.withSession(fault.Wrap(kind, err, "%s: the session is gone, with its files", what), typeEnded)
+	}
+	return l.lost(err, kind, what, typeEnded)
 }
 
 // askAgent asks the agent whether it lives, in a time of its own. silent: that time is over.
@@ -658,7 +669,7 @@ func (l *Lease) withSession(f *fault.Error, errorType string) *fault.Error {
 // Info is what users may know of their own sessions.
 type Info struct {
 	Record
-	Status string // creating, ready, running, processing, hibernated, stopped, error
+	Status string // creating, ready, running, processing, hibernated, paused, stopped, error
 	Flavor image.Flavor
 	Usage  *agent.Usage // nil: it has no sandbox, or the agent did not answer
 	// Unkept are files of the machine without which it does not wake; see sandbox.FrozenImage.
@@ -684,6 +695,8 @@ func (s *Session) info(ctx context.Context) Info {
 		i.Status = "creating"
 	case c.State == state.Freezing, c.State == state.Adopting:
 		i.Status = "ready"
+	case c.State.IsPaused():
+		i.Status, i.Unkept = "paused", c.unkept
 	case b == nil && (r.State == Asleep || c.State == state.Clearing):
 		i.Status, i.Unkept = "hibernated", c.unkept
 	case b == nil && r.State == Live && r.Lost != "":

@@ -27,6 +27,7 @@ import (
 	quotas "sandlot/internal/quota"
 	"sandlot/internal/secret"
 	"sandlot/internal/session/leftover"
+	"sandlot/internal/session/property"
 	"sandlot/internal/session/state"
 	"sandlot/internal/session/usage"
 )
@@ -122,18 +123,21 @@ type Sessions struct {
 
 	logged sync.Map // what was unexpected, and is logged once
 
+	endsChanged chan struct{} // wakes runEnds
+
 	removedDays int64 // the store has no traffic of days before that one; used by sweep
 
 	mu        sync.Mutex
 	unensured error // why Recover could not make the folders of all workspaces
 	sessions  map[string]*Session
-	homes     map[string]*Session // by owner
+	homes     map[string]*Session  // by owner
+	names     map[nameKey]*Session // also of sessions that are not in sessions yet
 }
 
 // New returns Sessions without any session. Recover loads the stored ones.
 func New(c Config) *Sessions {
 	s := &Sessions{Config: c, left: leftover.New(c.Pool, c.Log), sessions: map[string]*Session{},
-		homes: map[string]*Session{}, canOpen: openOne}
+		homes: map[string]*Session{}, names: map[nameKey]*Session{}, canOpen: openOne, endsChanged: make(chan struct{}, 1)}
 	s.usage = usage.New(holder{s})
 	return s
 }
@@ -154,6 +158,8 @@ type OpenRequest struct {
 	Flavor   string // empty: any
 	// Env are variables of the session, which has to be a new one, and not the home. Lease.UseVariables has to follow.
 	Env map[string]string
+	// Set is what is set of the session, which has to be a new one, and not the home.
+	Set property.Change
 	// NewByDefault makes a new session the default, instead of the home.
 	NewByDefault bool
 	// KeepNotice leaves Lease.Notice to the next call: for whoever cannot show it.
@@ -194,7 +200,7 @@ func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*
 	if l.Booted, l.Notice, err = session.ensureSandbox(ctx, a.KeepNotice); err != nil {
 		l.Release()
 		if created {
-			s.endSession(context.WithoutCancel(ctx), session)
+			s.endSession(context.WithoutCancel(ctx), session, stoppedByUser)
 		}
 		return nil, err
 	}
@@ -256,6 +262,11 @@ func (s *Sessions) findOrCreate(ctx context.Context, p auth.Principal,
 			Advise("Create another session with them", "In a session that exists, set them in the code, or pass env "+
 				"to execute_command")
 	}
+	if !a.Set.Empty() && wanted != "new" {
+		return nil, false, fault.Argument("name", "name, labels, ends_at, ends_in and on_end are given to a new session "+
+			"here: use session_id \"new\"").Advise("Change them of a session that exists with `sandlot sessions set`, or " +
+			"PATCH /v1/sessions/ID")
+	}
 	switch wanted {
 	case "new":
 		session, err = s.create(ctx, p, a, false)
@@ -305,13 +316,19 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 			return nil, err
 		}
 	}
+	now := time.Now().UTC()
+	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now,
+		Used: now}
+	if err := a.Set.Apply(&r, now); err != nil {
+		return nil, err
+	}
+	if err := s.checkEnd(Record{}, Record{OnEnd: r.OnEnd, Runtime: rt.Name()}); err != nil {
+		return nil, err
+	}
 	release, err := s.usage.Reserve(ctx, p.ID, usage.Of(home, f))
 	if err != nil {
 		return nil, err
 	}
-	now := time.Now().UTC()
-	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now,
-		Used: now}
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, a.Env); err != nil {
 		release()
 		return nil, err
@@ -333,6 +350,7 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		s.discard(booted, r.Workspace)
 		return nil, err
 	}
+	s.announceEnd()
 	session.applyPolicy() // it may have changed before the session was added
 	s.publish(r, event.SessionCreated, r.Template, 0)
 	return session, nil
@@ -341,6 +359,9 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 // add adds a new session to the store and to memory.
 func (s *Sessions) add(ctx context.Context, session *Session) error {
 	r := session.record()
+	if err := s.takeName(r, session); err != nil {
+		return err
+	}
 	// Another call may find a home as soon as it is in homes, boot its sandbox, and store
 	// the record. storing makes that call wait until the new record is stored.
 	session.storing.Lock()
@@ -364,6 +385,7 @@ func (s *Sessions) add(ctx context.Context, session *Session) error {
 	if r.Home {
 		delete(s.homes, r.Owner)
 	}
+	delete(s.names, nameKey{r.Owner, r.Name})
 	session.mu.Lock()
 	defer session.mu.Unlock()
 	session.on(state.Unstored) // other calls may have found the home meanwhile
@@ -411,7 +433,13 @@ func unknownName(what, name string, known []string) error {
 // checkProvides returns a fault if an existing session does not have the template or the flavor
 // that the call asks for. A session whose template was removed gets the one that the call asks for.
 func (s *Sessions) checkProvides(ctx context.Context, p auth.Principal, session *Session, a OpenRequest) error {
+	if err := s.openEnded(ctx, session); err != nil {
+		return err
+	}
 	r := session.record()
+	if session.current().State.IsPaused() {
+		return session.pausedFault()
+	}
 	if a.Template != "" {
 		if err := s.Templates.Check(a.Template); err != nil {
 			return err
@@ -491,14 +519,20 @@ func (s *Sessions) filter(matches func(current) bool) []*Session {
 	return list
 }
 
-// ownedSession returns the principal's session with that id, or nil. "home" stands for the home.
-func (s *Sessions) ownedSession(p auth.Principal, id string) *Session {
+// ownedSession returns the principal's session with that id or name, or nil. "home" stands for the home.
+func (s *Sessions) ownedSession(p auth.Principal, id string) *Session { return s.owned(p.ID, id) }
+
+// owned is ownedSession for the id of a principal. An id goes before a name.
+func (s *Sessions) owned(owner, id string) *Session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if id == "home" {
-		return s.homes[p.ID]
+		return s.homes[owner]
 	}
-	if session := s.sessions[id]; session != nil && session.record().Owner == p.ID {
+	if session := s.sessions[id]; session != nil && session.record().Owner == owner {
+		return session
+	}
+	if session := s.names[nameKey{owner, id}]; session != nil && s.sessions[session.record().ID] == session {
 		return session
 	}
 	return nil

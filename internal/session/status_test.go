@@ -59,7 +59,7 @@ func TestStopWhileReplacing(t *testing.T) {
 			}
 			return nil
 		}
-		if _, err := w.Replace(t.Context(), ann, id, kept, id); err != nil {
+		if _, err := w.Replace(t.Context(), ann, id, kept, Parent{Session: id}); err != nil {
 			t.Error(err)
 		}
 		w.fake.StopHangs.Store(false)

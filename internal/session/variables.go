@@ -37,8 +37,8 @@ func (s *Session) Variables() (map[string]string, error) {
 
 // VariablesOf returns the variables of one of a principal's sessions; nil: it has none, or there is no such session.
 func (s *Sessions) VariablesOf(owner, id string) (map[string]string, error) {
-	session := s.byID(id)
-	if session == nil || session.record().Owner != owner {
+	session := s.owned(owner, id)
+	if session == nil {
 		return nil, nil
 	}
 	return session.Variables()
@@ -56,7 +56,7 @@ func (l *Lease) UseVariables(ctx context.Context, reveal Reveal, own ...map[stri
 	}
 	if err != nil && l.Created {
 		l.Release()
-		l.sessions.endSession(context.WithoutCancel(ctx), l.Session)
+		l.sessions.endSession(context.WithoutCancel(ctx), l.Session, stoppedByUser)
 	}
 	return err
 }

@@ -424,10 +424,10 @@ func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, session
 	if err != nil {
 		return result, err
 	}
-	if id == "new" {
-		result.Session, err = s.Sessions.MakeAsleep(ctx, p, c, r.Session)
+	if from := (session.Parent{Session: r.Session, Snapshot: r.Name}); id == "new" {
+		result.Session, err = s.Sessions.MakeAsleep(ctx, p, c, from)
 	} else {
-		result.Session, err = s.Sessions.Replace(ctx, p, id, c, r.Session)
+		result.Session, err = s.Sessions.Replace(ctx, p, id, c, from)
 	}
 	if err != nil {
 		s.Sessions.RemoveContent(ctx, c)
@@ -492,7 +492,7 @@ func (s *Snapshots) Fork(ctx context.Context, p auth.Principal, sessionID string
 		if err != nil {
 			return id, copies, err
 		}
-		copied, err := s.Sessions.MakeAsleep(ctx, p, c, id)
+		copied, err := s.Sessions.MakeAsleep(ctx, p, c, session.Parent{Session: id})
 		if err != nil {
 			s.Sessions.RemoveContent(ctx, c)
 			return id, copies, err

@@ -268,21 +268,23 @@ func match(before, after []session.Record, has func(workspace string) bool) (sam
 }
 
 // goOn makes sessions that were there before the restore keep their files and their sandboxes, and sleep on. A restore
-// is a use of all sessions: the times of the backup may be so long ago that their files would be removed. The images of
-// the others are of the backup's time, and gone.
+// is a use of all sessions: the times of the backup may be so long ago that their files would be removed, and ends of
+// life that were reached since then count no more. The images of the others are of the backup's time, and gone.
 func goOn(ctx context.Context, tx *sql.Tx, same []session.Record) error {
+	now := time.Now().UnixMilli()
 	if _, err := tx.ExecContext(ctx, `UPDATE sessions SET used = ?, slept = 0, image = '',
+		ends_at = CASE WHEN ends_at < ? THEN 0 ELSE ends_at END, on_end = CASE WHEN ends_at < ? THEN '' ELSE on_end END,
 		lost = CASE WHEN image <> '' AND lost = '' THEN 'a backup was restored' ELSE lost END,
-		state = CASE WHEN state = ? THEN ? ELSE state END`, time.Now().UnixMilli(), session.Asleep,
-		session.Stopped); err != nil {
+		state = CASE WHEN state = ? THEN ? ELSE state END`, now, now, now, session.Asleep, session.Stopped); err != nil {
 		return err
 	}
 	for _, r := range same {
 		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sandbox = ?, runtime = ?, template = ?, flavor = ?,
 			state = ?, lost = ?, image = ?, slept = ?, workspace = ?, secrets = ?,
-			scope = ? WHERE id = ? AND owner = ?`, r.Sandbox, r.Runtime,
+			scope = ?, paused_by = ?, paused_at = ?, ends_at = ?, on_end = ? WHERE id = ? AND owner = ?`, r.Sandbox, r.Runtime,
 			r.Template, r.Flavor, r.State, r.Lost, r.Image, milli(r.Slept), r.Workspace,
-			strings.Join(r.Secrets, " "), r.Scope, r.ID, r.Owner); err != nil {
+			strings.Join(r.Secrets, " "), r.Scope, r.PausedBy, milli(r.PausedAt), milli(r.EndsAt), r.OnEnd,
+			r.ID, r.Owner); err != nil {
 			return err
 		}
 	}

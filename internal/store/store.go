@@ -5,6 +5,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"strings"
@@ -232,9 +233,10 @@ func (s *DB) HasTokens(ctx context.Context) (bool, error) {
 }
 
 const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network, ` +
-	`runtime, image, slept, sent, received, disk, variables, secrets, scope`
+	`runtime, image, slept, sent, received, disk, variables, secrets, scope, paused_by, paused_at, ends_at, on_end, ` +
+	`name, labels, parent`
 
-// milli returns milliseconds of the Unix epoch; 0 for the zero time.
+// milli returns milliseconds of the Unix epoch; 0 for the zero time. timeOf is its inverse.
 func milli(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -242,18 +244,29 @@ func milli(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
+func timeOf(milli int64) time.Time {
+	if milli == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(milli).UTC()
+}
+
 func scanSession(row scanner) (session.Record, error) {
 	var r session.Record
-	var created, used, slept int64
-	var network, secrets string
+	var created, used, slept, paused, ends int64
+	var network, secrets, labels, parent string
 	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created,
 		&used, &r.Lost, &network, &r.Runtime, &r.Image, &slept, &r.Traffic.Up, &r.Traffic.Down,
-		&r.DiskBytes, &r.Variables, &secrets, &r.Scope)
+		&r.DiskBytes, &r.Variables, &secrets, &r.Scope, &r.PausedBy, &paused, &ends, &r.OnEnd, &r.Name, &labels, &parent)
 	r.Secrets = namesOf(secrets)
 	r.Network = networkOf(network)
 	r.Created, r.Used = time.UnixMilli(created).UTC(), time.UnixMilli(used).UTC()
-	if slept != 0 {
-		r.Slept = time.UnixMilli(slept).UTC()
+	r.Slept, r.PausedAt, r.EndsAt = timeOf(slept), timeOf(paused), timeOf(ends)
+	if labels != "" {
+		err = errors.Join(err, json.Unmarshal([]byte(labels), &r.Labels))
+	}
+	if parent != "" {
+		err = errors.Join(err, json.Unmarshal([]byte(parent), &r.Parent))
 	}
 	return r, err
 }
@@ -264,15 +277,35 @@ func (s *DB) PutSession(ctx context.Context, r session.Record) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,?,?,?)
+	labels, err := textOf(len(r.Labels) == 0, r.Labels)
+	if err != nil {
+		return err
+	}
+	parent, err := textOf(r.Parent == session.Parent{}, r.Parent)
+	if err != nil {
+		return err
+	}
+	_, err = s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`)
+		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,0,0,0,?,?,?,?,?,?,?,?,?,?)
 		ON CONFLICT (id) DO UPDATE SET template=excluded.template, flavor=excluded.flavor, sandbox=excluded.sandbox,
 		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost,
 		network=excluded.network, runtime=excluded.runtime, image=excluded.image, slept=excluded.slept,
-		secrets=excluded.secrets, scope=excluded.scope`,
+		secrets=excluded.secrets, scope=excluded.scope, paused_by=excluded.paused_by, paused_at=excluded.paused_at,
+		ends_at=excluded.ends_at, on_end=excluded.on_end, name=excluded.name, labels=excluded.labels`,
 		r.ID, r.Owner, r.Home, r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State, r.Created.UnixMilli(),
 		r.Used.UnixMilli(), r.Lost, network, r.Runtime, r.Image, milli(r.Slept), r.Variables,
-		strings.Join(r.Secrets, " "), r.Scope)
+		strings.Join(r.Secrets, " "), r.Scope, r.PausedBy, milli(r.PausedAt), milli(r.EndsAt), r.OnEnd, r.Name, labels,
+		parent)
 	return err
+}
+
+// textOf returns what is stored of a value, in JSON; empty: there is none.
+func textOf(empty bool, value any) (string, error) {
+	if empty {
+		return "", nil
+	}
+	b, err := json.Marshal(value)
+	return string(b), err
 }
 
 // PutCounts implements session.Store.

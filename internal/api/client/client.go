@@ -182,7 +182,12 @@ const pageSize = "1000"
 // List reads a list of the API with all its pages. out is a pointer to a struct with the fields of the answer.
 func (c *Client) List(ctx context.Context, path string, out any) error {
 	fields, lists := map[string]json.RawMessage{}, map[string][]json.RawMessage{}
-	for query := (url.Values{"limit": {pageSize}}); ; {
+	path, given, _ := strings.Cut(path, "?")
+	query, err := url.ParseQuery(given)
+	if err != nil {
+		return err
+	}
+	for query.Set("limit", pageSize); ; {
 		page := map[string]json.RawMessage{}
 		if err := c.JSON(ctx, "GET", path+"?"+query.Encode(), nil, &page); err != nil {
 			return err

@@ -90,6 +90,7 @@ type SessionRequest struct {
 	Flavor   string `json:"flavor,omitempty"`
 	// Env are variables of the session, for all that runs in it.
 	Env map[string]string `json:"env,omitempty" jsonschema:"Variables for all that runs in the session. ${secret:NAME} in a value refers to a stored secret."`
+	hub.SessionSettings
 }
 
 // Uploaded is the response to the upload of a file.

@@ -1,4 +1,4 @@
-// Package session has the command that creates sessions.
+// Package session has the commands that create sessions, pause and resume them, and change what is set of them.
 package session
 
 import (
@@ -17,20 +17,27 @@ import (
 // called.
 func New(connect func() (*client.Client, error), usage func(error) error, out io.Writer) *cobra.Command {
 	var wanted protocol.SessionRequest
-	var env []string
+	var env, labels []string
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "new", Short: "Create a session and print its id", Args: cobra.NoArgs,
 		Long: "Create a session and print its id. All programs and all code in it have the variables of --env, " +
 			"in which ${secret:NAME} stands for a stored secret. The server has to run.",
-		Example: "  sandlot sessions new\n  sandlot sessions new --env 'KEY=${secret:KEY}' --flavor medium",
+		Example: "  sandlot sessions new\n  sandlot sessions new --env 'KEY=${secret:KEY}' --flavor medium\n  sandlot " +
+			"sessions new --name build --label team=web --ends-in 2h",
 	}
 	c.Flags().StringVar(&wanted.Template, "template", "", "template of the session")
 	c.Flags().StringVar(&wanted.Flavor, "flavor", "", "how large it is: a flavor")
 	c.Flags().StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
+	c.Flags().StringVar(&wanted.Name, "name", "", "a name that stands for its id")
+	c.Flags().StringArrayVar(&labels, "label", nil, "label: KEY=VALUE")
+	addEnd(c, &wanted.EndsAt, &wanted.EndsIn, &wanted.OnEnd)
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.RunE = func(c *cobra.Command, _ []string) (err error) {
 		if wanted.Env, err = connection.Pairs("env", env); err != nil {
+			return usage(err)
+		}
+		if wanted.Labels, err = newLabels(labels); err != nil {
 			return usage(err)
 		}
 		api, err := connect()

@@ -31,6 +31,7 @@ type Images struct {
 type Sleeping struct {
 	Session, Owner, Image string
 	Since                 time.Time
+	Paused                bool // it is to stay until somebody resumes it
 }
 
 // Run calls Pack in that interval, until ctx ends.
@@ -77,13 +78,13 @@ func (i Images) Pack(ctx context.Context, now time.Time) {
 	}
 }
 
-// Limit takes their images from the sessions that have slept for too long. When all images together are too large, it
-// does so from those that have slept longest of the owner who has most: nobody loses an image because of others who
-// have more.
+// Limit takes their images from the sessions that have slept for too long, unless they are paused. When all images together are too large, it
+// does so from those that have slept longest of the owner who has most, the paused ones last: nobody loses an image
+// because of others who have more.
 func (i Images) Limit(ctx context.Context, now time.Time) {
 	asleep := map[string]Sleeping{} // by their images
 	for _, a := range i.Asleep() {
-		if now.Sub(a.Since) > i.Keep {
+		if !a.Paused && now.Sub(a.Since) > i.Keep {
 			i.Lose(ctx, a.Session, fmt.Sprintf("it was asleep for more than %s (hibernate.keep)", i.Keep))
 			continue
 		}
@@ -98,6 +99,15 @@ func (i Images) Limit(ctx context.Context, now time.Time) {
 		images = slices.DeleteFunc(images, func(one sandbox.FrozenImage) bool {
 			return asleep[one.Name].Session == "" // it is a snapshot's
 		})
+		slices.SortStableFunc(images, func(x, y sandbox.FrozenImage) int {
+			switch px, py := asleep[x.Name].Paused, asleep[y.Name].Paused; {
+			case px == py:
+				return 0
+			case py:
+				return -1
+			}
+			return 1
+		})
 		for _, one := range tooMuch(images, i.DiskBytes, func(image string) string { return asleep[image].Owner }) {
 			i.Lose(ctx, asleep[one.Name].Session, fmt.Sprintf("all sleeping sessions had more than %d MB on the "+
 				"disk (hibernate.disk_mb), yours had most, and it was the one asleep for longest",
@@ -106,8 +116,8 @@ func (i Images) Limit(ctx context.Context, now time.Time) {
 	}
 }
 
-// tooMuch returns the images, of which the oldest are first, that are to go until the others have at most max bytes:
-// each is the oldest of the owner who has most then.
+// tooMuch returns the images, of which those that matter least are first, that are to go until the others have at most max bytes:
+// each is the first of the owner who has most then.
 func tooMuch(images []sandbox.FrozenImage, max int64, owner func(image string) string) (gone []sandbox.FrozenImage) {
 	var total int64
 	owners := map[string]int64{}

@@ -36,6 +36,71 @@ type Record struct {
 	// DiskBytes is how large its workspace was when the session was stored or measured last. It is stored as Traffic
 	// is.
 	DiskBytes int64
+	// PausedBy is the id of the principal that has paused it, or ByEnd; empty: it is not paused.
+	PausedBy string
+	PausedAt time.Time
+	EndsAt   time.Time // the end of its life; zero: it has none
+	OnEnd    OnEnd     // what happens then
+	Name     string    // one of the owner's sessions alone; empty: it has none
+	Labels   map[string]string
+	Parent   Parent
+}
+
+// ByEnd is Record.PausedBy of a session that was paused at the end of its life. No principal has this id.
+const ByEnd = "ends_at"
+
+// Pause notes that nothing wakes the session before it is resumed, and by whom that was decided.
+func (r *Record) Pause(by string, now time.Time) {
+	r.State, r.PausedBy, r.PausedAt = Paused, by, now
+	if by == ByEnd {
+		r.EndsAt, r.OnEnd = time.Time{}, ""
+	}
+}
+
+// PausedByOperator reports whether somebody else than its owner has paused the session.
+func (r *Record) PausedByOperator() bool {
+	return r.PausedBy != "" && r.PausedBy != ByEnd && r.PausedBy != r.Owner
+}
+
+// PausedFor says who has paused the session: "user", "operator", or "end", the end of its life. Empty: nobody.
+func (r *Record) PausedFor() string {
+	switch {
+	case r.PausedBy == "":
+		return ""
+	case r.PausedBy == ByEnd:
+		return "end"
+	case r.PausedByOperator():
+		return "operator"
+	}
+	return "user"
+}
+
+// Resume notes that the session can be used again.
+func (r *Record) Resume(now time.Time) {
+	r.PausedBy, r.PausedAt, r.Used = "", time.Time{}, now
+	if r.State = Asleep; r.Image == "" {
+		r.State = Stopped
+	}
+}
+
+// Ends reports whether the session has reached the end of its life, and is to end. What an operator has paused stays.
+func (r *Record) Ends(now time.Time) bool {
+	return !r.EndsAt.IsZero() && !now.Before(r.EndsAt) && !r.PausedByOperator()
+}
+
+// OnEnd says what happens to a session at the end of its life.
+type OnEnd string
+
+// The values of OnEnd.
+const (
+	StopOnEnd  OnEnd = "stop"  // as stop_session does
+	PauseOnEnd OnEnd = "pause" // as if its user had paused it
+)
+
+// Parent is what a session is a copy of; the zero value: it is no copy.
+type Parent struct {
+	Session  string `json:"session_id,omitempty" jsonschema:"The session that it is a copy of, or that the snapshot was made of."`
+	Snapshot string `json:"snapshot,omitempty" jsonschema:"The name of the snapshot that it was made of."`
 }
 
 // State is the stored state of a session.
@@ -45,9 +110,13 @@ const (
 	Live    State = "live"    // it has, or had, a sandbox
 	Left    State = "left"    // its sandbox was left to the next server; Lost says why, should it have ended
 	Asleep  State = "asleep"  // it has its workspace, and an image of its sandbox
+	Paused  State = "paused"  // it has its workspace, an image unless that was lost, and is not used
 	Stopped State = "stopped" // it has only its workspace
 	Removed State = "removed" // it is being removed
 )
+
+// Sleeps reports whether the session is a frozen image: it sleeps, or is paused.
+func (r *Record) Sleeps() bool { return r.State == Asleep || r.State == Paused && r.Image != "" }
 
 // Begin notes that the session has a new sandbox, in which nothing runs.
 func (r *Record) Begin(id, runtime string) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestInterleavings goes through all that two calls, a user who stops and removes, the idle clock, the removal of what
+// TestInterleavings goes through all that two calls, a user who stops, pauses, resumes and removes, the idle clock, the removal of what
 // is left, and crashes of the server can do to a session in any order, whatever the outcome of each action. The world
 // is a session of a server that carries actions out one at a time; requests wait for that, but for the end of a sandbox
 // that is live.
@@ -29,6 +29,9 @@ func TestInterleavings(t *testing.T) {
 			if (w.mem.State == Removed && m.what != "crash" || w.rec.removed) && m.to.mem.State != Removed {
 				t.Fatalf("%s gives back what was removed: %+v, to do %q", m.what, w, w.todo)
 			}
+			if why := w.unpaused(m); why != "" {
+				t.Fatalf("%s, after %s: %+v, to do %q", why, m.what, w, w.todo)
+			}
 			g.add(m.to, i)
 		}
 	}
@@ -43,6 +46,23 @@ func TestInterleavings(t *testing.T) {
 			t.Fatalf("no way leads to a sandbox, or to the end: %+v", g.worlds[i])
 		}
 	}
+}
+
+// unpaused says what is wrong with a move by which a session is not paused any more; empty: nothing. Only Resume ends a
+// pause, or the end of the session. A pause that is stored outlives the server.
+func (w world) unpaused(m move) string {
+	ends := m.what == "user: "+Resume.String() || m.to.mem.State == Removed
+	switch {
+	case w.mem.State.IsPaused() && w.todo == "" && !w.rec.paused:
+		return "it is paused, and the record does not say so"
+	case w.mem.State.IsPaused() && !m.to.mem.State.IsPaused() && !ends && (m.what != "crash" || w.rec.paused):
+		return "it is not paused any more"
+	case w.rec.paused && m.what == "crash" && !m.to.mem.State.IsPaused() && m.to.mem.State != Removed:
+		return "the next server does not know that it is paused"
+	case m.to.mem.State.IsPaused() && (m.to.rec.box || m.to.box == runs) && m.to.todo == "":
+		return "it is paused, and has a sandbox"
+	}
+	return ""
 }
 
 // graph is the worlds that were found, and which lead to each.
@@ -108,7 +128,7 @@ const (
 )
 
 // record is what the store has of the session.
-type record struct{ box, image, ends, removed bool }
+type record struct{ box, image, ends, paused, removed bool }
 
 // world is a session, and all that is there of it.
 type world struct {
@@ -227,6 +247,8 @@ func (w world) moves() (all []move) {
 	}
 	if w.todo == "" {
 		event("user", w, Remove)
+		event("user", w, Pause) // of a live one, Freeze comes first
+		event("user", w, Resume)
 		event("clock", w, Freeze)
 		event("clock", w, Evict)
 		event("clock", w, ImageLost)
@@ -291,6 +313,7 @@ func (w world) does(a Action) (all []move) {
 		written := with(still)
 		written.image, written.stale, written.forfeit = true, false, false
 		end(written, Frozen)
+		end(written, FrozenPaused)
 		end(with(runs), Thawed)
 		end(with(still), StandsStill)
 		end(with(runs), Thawed, Died)
@@ -341,8 +364,8 @@ func (w world) destroys() (all []move) {
 		gone, ok, why = gone.on(Gone)
 	case Clearing:
 		gone, ok, why = gone.on(GoneAsleep)
-	case Asleep, Removed: // it is not the session's any more
-		if w.mem.State == Asleep && w.box != nothing && (w.rec.box || !w.image) {
+	case Asleep, Paused, Removed: // it is not the session's any more
+		if w.mem.State != Removed && w.box != nothing && (w.rec.box || !w.image) {
 			why = "the sandbox ends before the record has the image"
 		}
 		later.stray, later.box = max(w.box, w.stray), nothing
@@ -374,6 +397,10 @@ func (w world) stored() record {
 		return record{box: true, image: true}
 	case Asleep:
 		return record{image: true}
+	case Paused:
+		return record{image: true, paused: true}
+	case Held:
+		return record{paused: true}
 	case Stopping:
 		return record{box: true, ends: true}
 	case New, Stopped:
@@ -432,6 +459,10 @@ func (w world) restarted() (to world, wrong string) {
 		e = FoundStopping
 	case w.rec.box:
 		e = FoundRunning
+	case w.rec.paused && w.rec.image:
+		e = FoundPaused
+	case w.rec.paused:
+		e = FoundHeld
 	case w.rec.image:
 		e = FoundAsleep
 	}

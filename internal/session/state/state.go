@@ -19,6 +19,8 @@ const (
 	Adopting              // its sandbox is to be taken over: from an earlier server, or as it stands still
 	Freezing              // its sandbox stands still to be written to an image, or its record is being exchanged
 	Asleep                // it has an image, and no sandbox
+	Paused                // as Asleep, and nothing wakes it before it is resumed
+	Held                  // as Paused, with only its files
 	Waking                // a sandbox is being made of its image
 	Clearing              // what a sandbox left that did not wake is to be removed; its image stays
 	Stopping              // its sandbox was given up, and is not known to have ended
@@ -28,8 +30,8 @@ const (
 	states = int(Removed) + 1
 )
 
-var stateNames = [states]string{"none", "new", "booting", "live", "adopting", "freezing", "asleep", "waking", "clearing",
-	"stopping", "stopped", "removed"}
+var stateNames = [states]string{"none", "new", "booting", "live", "adopting", "freezing", "asleep", "paused", "held",
+	"waking", "clearing", "stopping", "stopped", "removed"}
 
 func (s State) String() string { return stateNames[s] }
 
@@ -45,6 +47,9 @@ func (s State) Untaken() bool { return s == Adopting || s.Ends() }
 // Ends reports whether the sandbox that the record names is to end.
 func (s State) Ends() bool { return s == Stopping || s == Clearing }
 
+// IsPaused reports whether the session gets no sandbox before it is resumed.
+func (s State) IsPaused() bool { return s == Paused || s == Held }
+
 // Event is something that can happen to a session.
 type Event uint8
 
@@ -57,6 +62,8 @@ const (
 	FoundRunning               // a server starts, and there is the sandbox that the record names
 	FoundStopping              // as FoundRunning, and that sandbox was to end
 	FoundAsleep                // a server starts, and the record names an image, and no sandbox that is there
+	FoundPaused                // a server starts, and the record says that it is paused, and names an image
+	FoundHeld                  // as FoundPaused, and the record names no image
 	FoundStopped               // a server starts, and the record names nothing that is there
 
 	// Somebody asks for something.
@@ -65,6 +72,8 @@ const (
 	Exchange  // another content in place of the one that runs
 	Evict     // the end of its sandbox, as it is idle, or has to make room
 	Stop      // the end of its sandbox, and of its image, whatever runs: its user, or the end of the server
+	Pause     // that nothing wakes it: its user, an operator, or its end of life. It has no sandbox
+	Resume    // that it can be used again
 	ImageLost // the end of its image, for want of disk or after its time
 	Remove    // the end of all that it has
 
@@ -82,6 +91,7 @@ const (
 	GoneAsleep      // as Gone, and the record names an image that has the session's state
 	Died            // the sandbox has ended by itself, or its agent does not answer
 	Frozen          // the image is durable, and the record names it
+	FrozenPaused    // as Frozen, and the record says that it is paused
 	Thawed          // the sandbox goes on, with another connection
 	StandsStill     // the sandbox does not go on for now
 	Replaced        // the session has another content, and the sandbox of that
@@ -96,10 +106,10 @@ const (
 )
 
 var eventNames = [events]string{"opened", "taken", "copied", "found running", "found stopping", "found asleep",
-	"found stopped", "needed", "freeze", "exchange", "evict", "stop", "image lost", "remove", "booted", "boot failed",
-	"boot remains", "woken", "wake later", "wake remains", "wake lost", "wake lost, remains", "taken over", "gone",
-	"gone, asleep", "died", "frozen", "thawed", "stands still", "replaced", "replaced, asleep", "unstored", "leased",
-	"released"}
+	"found paused", "found held", "found stopped", "needed", "freeze", "exchange", "evict", "stop", "pause", "resume",
+	"image lost", "remove", "booted", "boot failed", "boot remains", "woken", "wake later", "wake remains", "wake lost",
+	"wake lost, remains", "taken over", "gone", "gone, asleep", "died", "frozen", "frozen, paused", "thawed",
+	"stands still", "replaced", "replaced, asleep", "unstored", "leased", "released"}
 
 func (e Event) String() string { return eventNames[e] }
 
@@ -137,6 +147,7 @@ var (
 	ErrInUse   = errors.New("calls use it")
 	ErrNothing = errors.New("it has nothing that could")
 	ErrFirst   = errors.New("its sandbox has to end first")
+	ErrPaused  = errors.New("it is paused, and has to be resumed first")
 	ErrNever   = errors.New("this cannot happen")
 )
 
@@ -192,7 +203,9 @@ func refusal(s State, e Event) error {
 		return ErrNever
 	case s.Makes(), s == Freezing:
 		return ErrBusy
-	case e == Remove:
+	case s.IsPaused() && e == Needed:
+		return ErrPaused
+	case e == Remove, e == Pause && s.HasSandbox():
 		return ErrFirst
 	}
 	return ErrNothing

@@ -8,51 +8,57 @@ import (
 )
 
 // letters stand for the states of TestStates, in their order, and for the errors of those that refuse an event.
-const letters = "-NBLAFZWCESR"
+const letters = "-NBLAFZPHWCESR"
 
-var refusals = map[byte]error{'r': ErrRemoved, 'b': ErrBusy, 'n': ErrNothing, 'f': ErrFirst, 'x': ErrNever, 'u': ErrInUse}
+var refusals = map[byte]error{'r': ErrRemoved, 'b': ErrBusy, 'n': ErrNothing, 'f': ErrFirst, 'x': ErrNever, 'u': ErrInUse,
+	'p': ErrPaused}
 
 // TestStates goes through all states and all events: each pair is in the table, or refused by name.
 func TestStates(t *testing.T) {
 	rows := []struct {
 		on   Event
-		to   string // - New Booting Live Adopting Freezing asleep(Z) Waking Clearing stopping(E) Stopped Removed
+		to   string // - New Booting Live Adopting Freezing asleep(Z) Paused Held Waking Clearing stopping(E) Stopped Removed
 		used string // where it differs, while a call uses the session
 	}{
-		{Opened, "Nxxxxxxxxxxr", ""},
-		{Taken, "Lxxxxxxxxxxr", ""},
-		{Copied, "Zxxxxxxxxxxr", ""},
-		{FoundRunning, "Axxxxxxxxxxr", ""},
-		{FoundStopping, "Exxxxxxxxxxr", ""},
-		{FoundAsleep, "Zxxxxxxxxxxr", ""},
-		{FoundStopped, "Sxxxxxxxxxxr", ""},
-		{Needed, "xBbLAbWbCEBr", ""},
-		{Freeze, "xnbFnbnbnnnr", "xnbunbnbnnnr"},
-		{Exchange, "xnbFnbnbnnnr", ""},
-		{Evict, "xnbEnbnbnnnr", "xnbunbnbnnnr"},
-		{Stop, "xSbEEbSbEESr", ""},
-		{ImageLost, "xnbnnbSbnnnr", ""},
-		{Remove, "xRbffbRbfRRr", ""},
-		{Booted, "xxLxxxxxxxxr", ""},
-		{BootFailed, "xxSxxxxxxxxr", ""},
-		{BootRemains, "xxExxxxxxxxr", ""},
-		{Woken, "xxxxxxxLxxxr", ""},
-		{WakeLater, "xxxxxxZZxxxr", ""},
-		{WakeRemains, "xxxxxxxCxxxr", ""},
-		{WakeLost, "xxxxxxSSxxxr", ""},
-		{WakeLostRemains, "xxxxxxxExxxr", ""},
-		{TakenOver, "xxxxLxxxxxxr", ""},
-		{Gone, "xxxxSxxxxSxr", ""},
-		{GoneAsleep, "xxxxZxxxZZxr", ""},
-		{Died, "xxxExxxxxxxr", ""},
-		{Frozen, "xxxxxZxxxxxr", ""},
-		{Thawed, "xxxxxLxxxxxr", ""},
-		{StandsStill, "xxxxxAxxxxxr", ""},
-		{Replaced, "xxxxxLLxxLLr", ""},
-		{ReplacedAsleep, "xZxxxxxxxZZr", ""},
-		{Unstored, "xRRRRRRRRRRr", ""},
-		{Leased, "xNBLAFZWCESR", ""},
-		{Released, "xxxxxxxxxxxr", "-NBLAFZWCESR"},
+		{Opened, "Nxxxxxxxxxxxxr", ""},
+		{Taken, "Lxxxxxxxxxxxxr", ""},
+		{Copied, "Zxxxxxxxxxxxxr", ""},
+		{FoundRunning, "Axxxxxxxxxxxxr", ""},
+		{FoundStopping, "Exxxxxxxxxxxxr", ""},
+		{FoundAsleep, "Zxxxxxxxxxxxxr", ""},
+		{FoundPaused, "Pxxxxxxxxxxxxr", ""},
+		{FoundHeld, "Hxxxxxxxxxxxxr", ""},
+		{FoundStopped, "Sxxxxxxxxxxxxr", ""},
+		{Needed, "xBbLAbWppbCEBr", ""},
+		{Freeze, "xnbFnbnnnbnnnr", "xnbunbnnnbnnnr"},
+		{Exchange, "xnbFnbnnnbnnnr", ""},
+		{Evict, "xnbEnbnnnbnnnr", "xnbunbnnnbnnnr"},
+		{Stop, "xSbEEbSHHbEESr", ""},
+		{Pause, "xHbffbPPHbffHr", ""},
+		{Resume, "xnbnnbnZSbnnnr", ""},
+		{ImageLost, "xnbnnbSHnbnnnr", ""},
+		{Remove, "xRbffbRRRbfRRr", ""},
+		{Booted, "xxLxxxxxxxxxxr", ""},
+		{BootFailed, "xxSxxxxxxxxxxr", ""},
+		{BootRemains, "xxExxxxxxxxxxr", ""},
+		{Woken, "xxxxxxxxxLxxxr", ""},
+		{WakeLater, "xxxxxxZxxZxxxr", ""},
+		{WakeRemains, "xxxxxxxxxCxxxr", ""},
+		{WakeLost, "xxxxxxSxxSxxxr", ""},
+		{WakeLostRemains, "xxxxxxxxxExxxr", ""},
+		{TakenOver, "xxxxLxxxxxxxxr", ""},
+		{Gone, "xxxxSxxxxxxSxr", ""},
+		{GoneAsleep, "xxxxZxxxxxZZxr", ""},
+		{Died, "xxxExxxxxxxxxr", ""},
+		{Frozen, "xxxxxZxxxxxxxr", ""},
+		{FrozenPaused, "xxxxxPxxxxxxxr", ""},
+		{Thawed, "xxxxxLxxxxxxxr", ""},
+		{StandsStill, "xxxxxAxxxxxxxr", ""},
+		{Replaced, "xxxxxLLxxxxLLr", ""},
+		{ReplacedAsleep, "xZxxxxxxxxxZZr", ""},
+		{Unstored, "xRRRRRRRRRRRRr", ""},
+		{Leased, "xNBLAFZPHWCESR", ""},
+		{Released, "xxxxxxxxxxxxxr", "-NBLAFZPHWCESR"},
 	}
 	if len(rows) != events || len(letters) != states {
 		t.Fatalf("%d of %d events, %d of %d states", len(rows), events, len(letters), states)
@@ -127,7 +133,7 @@ func TestNames(t *testing.T) {
 // TestTable: no pair has two rows, and the actions of each have an order in which a crash loses nothing.
 func TestTable(t *testing.T) {
 	seen := map[[2]int]bool{}
-	image := map[State]bool{Asleep: true, Waking: true, Clearing: true}
+	image := map[State]bool{Asleep: true, Paused: true, Waking: true, Clearing: true}
 	for _, r := range table {
 		if pair := [2]int{int(r.from), int(r.on)}; seen[pair] {
 			t.Errorf("%s has two rows for %s", r.from, r.on)
@@ -146,8 +152,11 @@ func TestTable(t *testing.T) {
 				t.Errorf("%s, %s: no record has the sandbox that is made", r.from, r.on)
 			}
 		}
-		if i := slices.Index(r.actions, Destroy); r.to == Asleep && i >= 0 && (stored < 0 || stored > i) {
+		if i := slices.Index(r.actions, Destroy); (r.to == Asleep || r.to == Paused) && i >= 0 && (stored < 0 || stored > i) {
 			t.Errorf("%s, %s: the sandbox ends before the record has the image", r.from, r.on)
+		}
+		if r.from != None && r.from.IsPaused() != r.to.IsPaused() && r.on != Unstored && stored < 0 {
+			t.Errorf("%s, %s: the record does not say whether it is paused", r.from, r.on)
 		}
 	}
 }

@@ -13,7 +13,7 @@ func do(actions ...Action) []Action { return actions }
 // table has all that can happen to a session. What is not here, refusal refuses.
 //
 // The order of actions is such that a crash between any two leaves the session in one of three states: it has its
-// sandbox, it sleeps, or it has its files, and its record says why it has no more. Until the record of a session that
+// sandbox, it sleeps, or it has its files, and its record says why it has no more, and whether it is paused. Until the record of a session that
 // falls asleep leaves out the sandbox, the next server takes that over and thaws it; from then on it is nobody's, and is
 // removed. An image is removed when no record has it. That the machine cannot read or write at the moment is no reason
 // to lose a state: the session stays awake, or asleep, and it is tried again.
@@ -24,10 +24,13 @@ var table = []row{
 	{None, FoundRunning, Adopting, do(Adopt)},
 	{None, FoundStopping, Stopping, do(Destroy)},
 	{None, FoundAsleep, Asleep, nil},
+	{None, FoundPaused, Paused, nil},
+	{None, FoundHeld, Held, nil},
 	{None, FoundStopped, Stopped, nil},
 
 	{New, Needed, Booting, do(Store, Boot)},
 	{New, Stop, Stopped, do(Store)},
+	{New, Pause, Held, do(Store, Publish)},
 	{New, Remove, Removed, do(Store, Publish)},
 	{New, ReplacedAsleep, Asleep, do(Store)},
 	{New, Unstored, Removed, nil},
@@ -53,6 +56,7 @@ var table = []row{
 	{Adopting, Unstored, Removed, do(Destroy)},
 
 	{Freezing, Frozen, Asleep, do(Store, Destroy, Publish)},
+	{Freezing, FrozenPaused, Paused, do(Store, Destroy, Publish)},
 	{Freezing, Thawed, Live, nil},
 	{Freezing, StandsStill, Adopting, do(Adopt)},
 	{Freezing, Unstored, Removed, do(Destroy)},
@@ -63,9 +67,23 @@ var table = []row{
 	{Asleep, WakeLost, Stopped, do(Store, RemoveImage, Tell)}, // or never can
 	{Asleep, ImageLost, Stopped, do(Store, RemoveImage, Publish, Tell)},
 	{Asleep, Stop, Stopped, do(Store, RemoveImage)},
+	{Asleep, Pause, Paused, do(Store, Publish)},
 	{Asleep, Remove, Removed, do(Store, RemoveImage, Publish)},
 	{Asleep, Replaced, Live, do(Store, RemoveImage, Publish)},
 	{Asleep, Unstored, Removed, nil},
+
+	{Paused, Pause, Paused, do(Store)}, // by somebody else
+	{Paused, Resume, Asleep, do(Store, Publish)},
+	{Paused, Stop, Held, do(Store, RemoveImage)}, // a home: to resume it is the only way back
+	{Paused, ImageLost, Held, do(Store, RemoveImage, Publish, Tell)},
+	{Paused, Remove, Removed, do(Store, RemoveImage, Publish)},
+	{Paused, Unstored, Removed, nil},
+
+	{Held, Pause, Held, do(Store)},
+	{Held, Resume, Stopped, do(Store, Publish)},
+	{Held, Stop, Held, do(Store)},
+	{Held, Remove, Removed, do(Store, Publish)},
+	{Held, Unstored, Removed, nil},
 
 	{Waking, Woken, Live, do(Store, RemoveImage, Publish, Tell)},
 	{Waking, WakeLater, Asleep, do(Store)},
@@ -90,6 +108,7 @@ var table = []row{
 
 	{Stopped, Needed, Booting, do(Store, Boot)},
 	{Stopped, Stop, Stopped, do(Store)},
+	{Stopped, Pause, Held, do(Store, Publish)},
 	{Stopped, Remove, Removed, do(Store, Publish)},
 	{Stopped, Replaced, Live, do(Store, Publish)}, // its user has stopped what it had
 	{Stopped, ReplacedAsleep, Asleep, do(Store)},
