@@ -84,11 +84,8 @@ func sleepAtOnce() int { return max(2, runtime.NumCPU()) }
 
 // persistUse stores the time of the session's last use, unless the session is being started, ended or copied.
 func (s *Session) persistUse() {
-	if !s.lock.TryAcquire(1) {
-		return
-	}
-	defer s.release()
-	if !s.current().removed() {
+	_ = s.own(context.Background(), atOnce, func() error {
 		s.updateOrLog("a session's last use", func(*Record) {})
-	}
+		return nil
+	})
 }

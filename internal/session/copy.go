@@ -49,13 +49,12 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 		return fault.Wrap(fault.Configuration, err, "the session cannot be copied: %v", err).
 			Advise("Copy the files that matter", "Ask the operator for a template with the runtime gvisor")
 	}
-	if err := session.acquireIdle(ctx); err != nil {
-		return err
-	}
-	defer session.release()
-	if session.current().removed() {
-		return s.notFound(p.ID, id)
-	}
+	return session.own(ctx, unused|adopts, func() error { return s.whileStill(ctx, session, do) })
+}
+
+// whileStill is WhileStill for a session whose turn it is.
+func (s *Sessions) whileStill(ctx context.Context, session *Session,
+	do func(ctx context.Context, sessionID string, c Content, bytes int64) error) error {
 	if err := session.ensureLinked(ctx); err != nil {
 		return err
 	}
@@ -90,27 +89,6 @@ func (s *Sessions) CanCopy() error {
 	return fault.New(fault.Configuration, "the memory of sessions is not written to the disk on this server "+
 		"(hibernate.enabled is false), so no session can be copied, and no snapshot restored").
 		Advise("Ask the operator to set hibernate.enabled: snapshots are kept meanwhile")
-}
-
-// acquireIdle acquires the lock of a session that no call uses, and waits for calls that do.
-func (s *Session) acquireIdle(ctx context.Context) error {
-	for deadline := time.Now().Add(idleTimeout); ; {
-		if err := s.acquire(ctx); err != nil {
-			return err
-		}
-		if s.current().Calls == 0 {
-			return nil
-		}
-		s.release()
-		if time.Now().After(deadline) {
-			return inUse(s.record().ID)
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return fault.From(ctx.Err())
-		}
-	}
 }
 
 func inUse(id string) error {
@@ -191,26 +169,22 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	if session == nil {
 		return "", s.notFound(p.ID, id)
 	}
-	if err := session.acquire(ctx); err != nil {
-		return "", err
-	}
-	defer session.release()
-	if c := session.current(); c.removed() {
-		return "", s.notFound(p.ID, id)
-	} else if c.State.IsPaused() {
-		return "", session.pausedFault()
-	}
-	if err := session.adopt(ctx); err != nil {
-		return "", err
+	return session.record().ID, session.own(ctx, waits|adopts, func() error { return s.replace(ctx, p, session, c, from) })
+}
+
+// replace is Replace for a session whose turn it is.
+func (s *Sessions) replace(ctx context.Context, p auth.Principal, session *Session, c Content, from Parent) error {
+	if session.current().State.IsPaused() {
+		return session.pausedFault()
 	}
 	if now := session.record().Template; now != c.Template {
 		if err := s.mayCreate(ctx, p, c.Template, ""); err != nil {
-			return "", err
+			return err
 		}
 	}
 	network, err := s.networkOfCopy(p, c, session.record().Network, from.Session)
 	if err != nil {
-		return "", err
+		return err
 	}
 	hold := func(r *Record) {
 		r.State, r.Slept, r.Sandbox, r.Lost = Asleep, time.Now().UTC(), "", ""
@@ -222,21 +196,21 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 	if now := session.current(); now.booted != nil || now.rec.Image != "" { // else it has nothing but files to lose
 		h, request, err := s.canWake(ctx, c)
 		if err != nil {
-			return "", err
+			return err
 		}
 		unreserve, err := session.reserveBeside(ctx, s.Pool.WakesAs(ctx, h, c.Image, request.Flavor))
 		if err != nil {
-			return "", err
+			return err
 		}
 		defer unreserve()
 		if woken, err = session.wakeBeside(ctx, h, request, c, hold); err != nil {
-			return "", err
+			return err
 		}
 	}
 	before, old, err := session.exchange(woken, hold, c.Files)
 	if err != nil {
 		session.discard(woken, c)
-		return "", err
+		return err
 	}
 	session.applyPolicy()
 	if woken != nil {
@@ -244,7 +218,7 @@ func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c C
 		s.publish(session.record(), event.SessionWoken, woken.Flavor.Name, time.Since(began))
 	}
 	session.forget(ctx, before, old)
-	return before.ID, nil
+	return nil
 }
 
 // exchange stores what hold makes of the session's record, and gives the session the sandbox woken; nil: it sleeps.

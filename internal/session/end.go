@@ -19,20 +19,27 @@ import (
 // stopUnused stops a session's sandbox unless a call uses the session, and says whether it did.
 // A session without files is removed, unless it is a home.
 func (s *Sessions) stopUnused(ctx context.Context, session *Session, why string) bool {
-	if session.acquire(ctx) != nil {
-		return false
-	}
-	defer session.release()
-	return s.stopLocked(ctx, session, why)
+	stopped := false
+	_ = session.own(ctx, waits, func() error {
+		stopped = s.stopLocked(ctx, session, why)
+		return nil
+	})
+	return stopped
 }
 
 // sleepUnused puts a session that no call uses to sleep, or stops its sandbox if it never can and nothing runs in it.
 // It reports whether it did. It does not wait for a session that is being started, ended or copied.
 func (s *Sessions) sleepUnused(ctx context.Context, session *Session, why string) bool {
-	if !session.lock.TryAcquire(1) {
-		return false
-	}
-	defer session.release()
+	rests := false
+	_ = session.own(ctx, atOnce, func() error {
+		rests = s.sleepLocked(ctx, session, why)
+		return nil
+	})
+	return rests
+}
+
+// sleepLocked is sleepUnused for a session whose turn it is.
+func (s *Sessions) sleepLocked(ctx context.Context, session *Session, why string) bool {
 	if s.Hibernation.Enabled {
 		r := session.record()
 		running := session.runsSomething(ctx)
@@ -109,7 +116,7 @@ func (s *Session) warn(cause error) {
 	}
 }
 
-// stopLocked is stopUnused for a caller that holds the lock.
+// stopLocked is stopUnused for a session whose turn it is.
 func (s *Sessions) stopLocked(ctx context.Context, session *Session, why string) bool {
 	session.mu.Lock()
 	booted := session.cur.booted
@@ -158,16 +165,15 @@ func (s *Sessions) limitStopped(ctx context.Context, owner string) {
 
 // removeIfStopped removes a stopped session, unless a call uses it again. why can end a sentence.
 func (s *Sessions) removeIfStopped(ctx context.Context, session *Session, why string) {
-	if !session.lock.TryAcquire(1) {
-		return
-	}
-	defer session.release()
-	if c := session.current(); !c.hasSandbox() && c.Calls == 0 && !c.removed() {
-		s.removeStored(ctx, session, why)
-	}
+	_ = session.own(ctx, atOnce, func() error {
+		if c := session.current(); !c.hasSandbox() && c.Calls == 0 {
+			s.removeStored(ctx, session, why)
+		}
+		return nil
+	})
 }
 
-// removeStored removes the session's record and workspace. The caller holds the lock, and has
+// removeStored removes the session's record and workspace. It is the session's turn, and has
 // stopped the sandbox. Calls for it are told why, in words that can end a sentence.
 func (s *Sessions) removeStored(ctx context.Context, session *Session, why string) {
 	session.storing.Lock() // so that no update stores the record after its removal
@@ -221,19 +227,18 @@ func (s *Session) stopSandbox(why string) {
 func (s *Sessions) endSession(ctx context.Context, session *Session, why string) {
 	// The holder of the lock may be waiting for the sandbox: destroy it before acquire.
 	session.stopSandbox(why)
-	if session.acquire(ctx) != nil {
-		return
+	first := tries
+	if session.current().State.Ends() { // ending it has just failed
+		first = waits
 	}
-	defer session.release()
-	if session.current().removed() {
-		return // another call has removed it
-	}
-	if c := session.current(); !c.State.Ends() { // else ending it has just failed
-		if err := session.adopt(ctx); err != nil {
-			s.Log.Error("could not take over the sandbox of a session that is stopped; it ends as soon as that can be "+
-				"done", "session", c.rec.ID, "error", err)
-		}
-	}
+	_ = session.own(ctx, first, func() error {
+		s.endLocked(ctx, session, why)
+		return nil
+	})
+}
+
+// endLocked is endSession for a session whose turn it is.
+func (s *Sessions) endLocked(ctx context.Context, session *Session, why string) {
 	session.stopSandbox(why)
 	session.mu.Lock()
 	if session.cur.untaken() {

@@ -86,14 +86,12 @@ func (s *Sessions) reachEnd(ctx context.Context, session *Session) error {
 		s.endSession(ctx, session, reachedEnd)
 		return nil
 	}
-	if err := session.acquireIdle(ctx); err != nil {
-		return err
-	}
-	defer session.release()
-	if r := session.record(); !r.Ends(time.Now()) { // somebody has changed it meanwhile
-		return nil
-	}
-	err := s.pauseLocked(ctx, session, record.ByEnd)
+	err := session.own(ctx, unused|adopts, func() error {
+		if r := session.record(); !r.Ends(time.Now()) { // somebody has changed it meanwhile
+			return nil
+		}
+		return s.pauseLocked(ctx, session, record.ByEnd)
+	})
 	if err == nil {
 		s.limitStopped(ctx, r.Owner)
 	}
@@ -141,24 +139,16 @@ func (s *Sessions) Change(ctx context.Context, p auth.Principal, id string, c pr
 	if session == nil {
 		return Info{}, s.notFound(p.ID, id)
 	}
-	if err := session.acquire(ctx); err != nil {
-		return Info{}, err
-	}
-	err := s.changeLocked(session, c)
-	session.release()
-	if err != nil {
+	if err := session.own(ctx, waits, func() error { return s.changeLocked(session, c) }); err != nil {
 		return Info{}, err
 	}
 	s.announceEnd()
 	return session.info(ctx), nil
 }
 
-// changeLocked is Change for a caller that holds the lock.
+// changeLocked is Change for a session whose turn it is.
 func (s *Sessions) changeLocked(session *Session, c property.Change) error {
 	before := session.record()
-	if session.current().removed() {
-		return s.notFound(before.Owner, before.ID)
-	}
 	now, after := time.Now(), before
 	if err := c.Apply(&after, now); err != nil {
 		return err

@@ -64,7 +64,7 @@ type still struct {
 }
 
 // freeze writes the image of a session that no call uses. The error says why that could not be done, in words that can
-// end a sentence; the session then goes on, unless its sandbox has died. The caller holds the lock.
+// end a sentence; the session then goes on, unless its sandbox has died. It is the session's turn.
 func (s *Sessions) freeze(ctx context.Context, session *Session) (*still, error) {
 	h, err := s.Pool.HibernatorNamed(session.record().Runtime)
 	if err != nil {
@@ -130,7 +130,7 @@ func (f *still) end(ctx context.Context, e state.Event) {
 }
 
 // putToSleep puts a session that no call uses to sleep. The error says why it was not, as that of freeze; the session
-// then goes on. The caller holds the lock.
+// then goes on. It is the session's turn.
 func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 	return s.freezeFor(ctx, session, "")
 }
@@ -217,21 +217,14 @@ func (s *Sessions) sleepNow(ctx, hardCtx, calls context.Context, session *Sessio
 		session.leaveToNext(inCalls, errInUse)
 		return ""
 	}
-	err := session.acquire(hardCtx)
-	if err == nil {
-		defer session.release()
-		if err := session.adopt(hardCtx); err != nil {
-			s.Log.Error("could not take over a session's sandbox, which lives on", "session", session.record().ID,
-				"error", err)
-			return ""
-		}
+	err := session.own(hardCtx, tries, func() error {
 		if session.current().booted == nil {
-			return ""
+			return nil
 		}
-		err = s.putToSleep(hardCtx, session)
-	}
+		return s.putToSleep(hardCtx, session)
+	})
 	switch {
-	case err == nil:
+	case err == nil, session.current().removed():
 		return ""
 	case hardCtx.Err() != nil:
 		session.leaveToNext(noTime, err)
@@ -285,19 +278,16 @@ func (s *Session) leaveToNext(why string, cause error) {
 func (s *Sessions) endNow(session *Session, why string) {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
-	if err := session.acquire(ctx); err != nil {
+	err := session.own(ctx, tries, func() error {
+		if booted := session.current().booted; booted != nil {
+			session.endSandbox(booted, state.Stop, why)
+			session.updateOrLog("that a session stopped", func(r *Record) { r.State = Stopped })
+		}
+		return nil
+	})
+	if err != nil && !session.current().removed() {
 		s.Log.Error("a session's sandbox lives on: it is being started or ended", "session", session.record().ID,
 			"error", err)
-		return
-	}
-	defer session.release()
-	if err := session.adopt(ctx); err != nil {
-		s.Log.Error("could not take over a session's sandbox, which lives on", "session", session.record().ID,
-			"error", err)
-	}
-	if booted := session.current().booted; booted != nil {
-		session.endSandbox(booted, state.Stop, why)
-		session.updateOrLog("that a session stopped", func(r *Record) { r.State = Stopped })
 	}
 }
 
@@ -344,7 +334,7 @@ const stoppedByServer = "its server was stopped"
 
 // wake makes a sandbox of the image in which the session sleeps. If that can never be done, the session has only its
 // files from then on, and its record says why. The error is that of a session that sleeps on, or that cannot boot a sandbox
-// either. The caller holds the lock, and has reserved what the session needs.
+// either. It is the session's turn, and has reserved what the session needs.
 func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (woken bool, err error) {
 	c := s.current()
 	r := c.rec
@@ -478,12 +468,16 @@ func (s *Session) stayStopped(ctx context.Context, id string, cause error) error
 
 // loseImage makes a session that sleeps, or is paused, one that has only its files.
 func (s *Session) loseImage(ctx context.Context, why string) {
-	if !s.lock.TryAcquire(1) {
-		return // it wakes
-	}
-	defer s.release()
+	_ = s.own(ctx, atOnce, func() error { // else it wakes
+		s.loseImageLocked(ctx, why)
+		return nil
+	})
+}
+
+// loseImageLocked is loseImage for a session whose turn it is.
+func (s *Session) loseImageLocked(ctx context.Context, why string) {
 	r := s.record()
-	if !r.Sleeps() || s.current().removed() {
+	if !r.Sleeps() {
 		return
 	}
 	if err := s.update(func(r *Record) {

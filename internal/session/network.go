@@ -141,20 +141,18 @@ func (s *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id strin
 	if err != nil {
 		return Network{}, err
 	}
-	if err := session.acquire(ctx); err != nil {
-		return Network{}, err
-	}
-	defer session.release()
-	if session.current().removed() {
-		return Network{}, s.notFound(p.ID, id)
-	}
-	if err := session.update(func(r *Record) {
-		r.Network.Allow = slices.Clone(r.Network.Allow)
-		change(&r.Network)
+	if err := session.own(ctx, waits, func() error {
+		err := session.update(func(r *Record) {
+			r.Network.Allow = slices.Clone(r.Network.Allow)
+			change(&r.Network)
+		})
+		if err == nil {
+			session.applyPolicy()
+		}
+		return err
 	}); err != nil {
 		return Network{}, err
 	}
-	session.applyPolicy()
 	return s.Network(p, session.record().ID)
 }
 

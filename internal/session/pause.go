@@ -24,11 +24,7 @@ func (s *Sessions) Pause(ctx context.Context, p auth.Principal, id string) (Info
 	if err := s.mayPauseMore(session); err != nil {
 		return Info{}, err
 	}
-	if err := session.acquireIdle(ctx); err != nil {
-		return Info{}, err
-	}
-	err = s.pauseLocked(ctx, session, p.ID)
-	session.release()
+	err = session.own(ctx, unused|adopts, func() error { return s.pauseLocked(ctx, session, p.ID) })
 	if err != nil {
 		return Info{}, err
 	}
@@ -52,14 +48,8 @@ func (s *Sessions) pausedOf(owner string) []*Session {
 }
 
 // pauseLocked pauses a session that no call uses, for whom by names. At the end of its life, what cannot be frozen is
-// stopped. The caller holds the lock.
+// stopped. It is the session's turn.
 func (s *Sessions) pauseLocked(ctx context.Context, session *Session, by string) error {
-	if session.current().removed() {
-		return s.notFound(session.record().Owner, session.record().ID)
-	}
-	if err := session.adopt(ctx); err != nil { // a paused one has nothing to take over
-		return err
-	}
 	c := session.current()
 	if c.State.IsPaused() && (by == c.rec.Owner || by == record.ByEnd && c.rec.PausedByOperator()) {
 		return nil // whoever has paused it first may resume it
@@ -94,8 +84,8 @@ func mayPass(err error) bool {
 	return reason.Passes(err) || errors.Is(err, errInUse) || errors.Is(err, context.Canceled)
 }
 
-// pauseLive pauses a session with a sandbox. After an error the session goes on, unless its sandbox has died. The caller
-// holds the lock.
+// pauseLive pauses a session with a sandbox. After an error the session goes on, unless its sandbox has died. It is
+// the session's turn.
 func (s *Sessions) pauseLive(ctx context.Context, session *Session, by string) error {
 	err := s.freezeFor(ctx, session, by)
 	id := session.record().ID
@@ -152,25 +142,23 @@ func (s *Sessions) Resume(ctx context.Context, p auth.Principal, id string) (i I
 
 // resume ends the pause of a session, and reports whether that sleeps now. It does nothing to one that is not paused.
 func (s *Sessions) resume(ctx context.Context, p auth.Principal, session *Session) (asleep bool, err error) {
-	if err := session.acquire(ctx); err != nil {
-		return false, err
-	}
-	defer session.release()
-	c := session.current()
-	switch {
-	case c.removed():
-		return false, s.notFound(p.ID, c.rec.ID)
-	case !c.State.IsPaused():
-		return false, nil
-	case !mayResume(p, c.rec):
-		return false, session.pausedFault()
-	}
-	if err := session.update(func(r *Record) { r.Resume(time.Now().UTC()) }); err != nil {
-		return false, err
-	}
-	session.note(state.Resume)
-	s.publish(session.record(), event.SessionResumed, "", 0)
-	return c.State == state.Paused, nil
+	err = session.own(ctx, waits, func() error {
+		c := session.current()
+		switch {
+		case !c.State.IsPaused():
+			return nil
+		case !mayResume(p, c.rec):
+			return session.pausedFault()
+		}
+		if err := session.update(func(r *Record) { r.Resume(time.Now().UTC()) }); err != nil {
+			return err
+		}
+		session.note(state.Resume)
+		s.publish(session.record(), event.SessionResumed, "", 0)
+		asleep = c.State == state.Paused
+		return nil
+	})
+	return asleep, err
 }
 
 // mayResume reports whether a principal may resume a session: its owner may not what an operator has paused.

@@ -169,7 +169,7 @@ func (s *Sessions) boxOf(r Record) leftover.ID {
 }
 
 // adopt takes over the session's sandbox from an earlier server, if that has not been done
-// yet. The caller holds the lock. After an error it can be tried again.
+// yet. It is the session's turn. After an error it can be tried again.
 func (s *Session) adopt(ctx context.Context) error {
 	c := s.current()
 	r := c.rec
@@ -238,7 +238,7 @@ func (s *Session) adopt(ctx context.Context) error {
 }
 
 // noteGone notes that the sandbox which the record names has ended: the session then sleeps in its image, or has only its
-// files. c is the session before that. The caller holds the lock.
+// files. c is the session before that. It is the session's turn.
 func (s *Session) noteGone(ctx context.Context, c current, cause error) error {
 	r := c.rec
 	notMade := (sandbox.IsCopy(r.Image) || errors.Is(cause, sandbox.ErrNotStarted)) && !c.State.Ends()
@@ -291,14 +291,11 @@ func (s *Session) takeOver(ctx context.Context) error {
 	if !s.current().untaken() {
 		return nil
 	}
-	if err := s.acquire(ctx); err != nil {
-		return err
-	}
-	defer s.release()
+	err := s.own(ctx, adopts, func() error { return nil })
 	if s.current().removed() {
 		return nil
 	}
-	return s.adopt(ctx)
+	return err
 }
 
 const (

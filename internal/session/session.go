@@ -128,16 +128,6 @@ func (s *Session) current() current {
 
 func (s *Session) record() Record { return s.current().rec }
 
-// acquire waits for the session's lock.
-func (s *Session) acquire(ctx context.Context) error {
-	if err := s.lock.Acquire(ctx, 1); err != nil {
-		return fault.From(err)
-	}
-	return nil
-}
-
-func (s *Session) release() { s.lock.Release(1) }
-
 // update changes the record, first in the store, then in memory. It does nothing for a
 // session that is removed.
 func (s *Session) update(change func(*Record)) error {
@@ -179,23 +169,19 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 		c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
-	if err := s.acquire(ctx); err != nil {
-		return nil, "", err
-	}
-	defer s.release()
-	if c := s.current(); c.removed() {
-		return nil, "", s.sessions.notFound(c.rec.Owner, c.rec.ID)
-	}
-	if err := s.ensureLinked(ctx); err != nil {
-		return nil, "", err
-	}
-	if b = s.current().booted; b == nil {
-		return nil, "", fault.New(fault.SandboxCreation, "another call has just stopped the session: call again, and it "+
-			"gets a new sandbox")
-	}
-	if !keepNotice {
-		notice, err = s.takeNotice()
-	}
+	err = s.own(ctx, adopts, func() (err error) {
+		if err = s.ensureLinked(ctx); err != nil {
+			return err
+		}
+		if b = s.current().booted; b == nil {
+			return fault.New(fault.SandboxCreation, "another call has just stopped the session: call again, and it "+
+				"gets a new sandbox")
+		}
+		if !keepNotice {
+			notice, err = s.takeNotice()
+		}
+		return err
+	})
 	return b, notice, err
 }
 
@@ -255,14 +241,11 @@ func (s *Sessions) keptLimit(b *pool.Booted, flavor string) string {
 		"until it sleeps again or its sandbox ends.", f.MemoryMB, b.Flavor.MemoryMB)
 }
 
-// ensureLinked makes sure that the session has a sandbox whose agent is linked. The caller holds
-// the lock.
+// ensureLinked makes sure that the session has a sandbox whose agent is linked. It is the
+// session's turn.
 func (s *Session) ensureLinked(ctx context.Context) error {
 	if s.current().State.IsPaused() {
 		return s.pausedFault()
-	}
-	if err := s.adopt(ctx); err != nil {
-		return err
 	}
 	if b := s.current().booted; b != nil {
 		waitCtx, cancel := context.WithTimeout(ctx, s.sessions.AgentTimeout)
@@ -311,7 +294,7 @@ func runtimeAway(err error) *fault.Error {
 		"machine `sandlot doctor` says more")
 }
 
-// boot boots a new sandbox with the session's workspace. The caller holds the lock.
+// boot boots a new sandbox with the session's workspace. It is the session's turn.
 func (s *Session) boot(ctx context.Context) error {
 	c := s.current()
 	r := c.rec
@@ -643,12 +626,10 @@ const dropTimeout = 5 * time.Second
 func (l *Lease) drop(ctx context.Context, why string) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)
 	defer cancel()
-	if l.acquire(ctx) != nil {
-		return false
-	}
-	defer l.release()
-	l.dropSandbox(l.Booted, why)
-	return true
+	return l.own(ctx, waits, func() error {
+		l.dropSandbox(l.Booted, why)
+		return nil
+	}) == nil || l.current().removed()
 }
 
 // Types of errors of calls whose sandbox failed.

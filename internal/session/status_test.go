@@ -70,3 +70,33 @@ func TestStopWhileReplacing(t *testing.T) {
 		}
 	})
 }
+
+// A panic while a session stands still does not leave it so: its next use finds all that it has.
+func TestPanicWhileFreezing(t *testing.T) {
+	for _, step := range []sandboxtest.Step{sandboxtest.StepFreeze, sandboxtest.StepFrozen} {
+		in(t, sleeps, func(t *testing.T, w *testSessions) {
+			id := w.use(ann, OpenRequest{ID: "new"}).ID()
+			w.box(id).SetMemory("x")
+			broken := true
+			w.fake.OnStep = func(s sandboxtest.Step) error {
+				if s == step && broken {
+					broken = false
+					panic("a fault of the server")
+				}
+				return nil
+			}
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s: nothing broke", step)
+					}
+				}()
+				w.WhileStill(t.Context(), ann, id, func(context.Context, string, Content, int64) error { return nil })
+			}()
+			w.use(ann, OpenRequest{ID: id})
+			if got := w.box(id).Memory(); got != "x" {
+				t.Errorf("%s: it has %q, and was %s", step, got, w.byID(id).current().State)
+			}
+		})
+	}
+}

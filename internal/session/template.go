@@ -40,10 +40,11 @@ func (s *Session) replaceTemplate(ctx context.Context, p auth.Principal, name st
 	if err := s.sessions.mayCreate(ctx, p, t.Name, name); err != nil {
 		return err
 	}
-	if err := s.acquire(ctx); err != nil {
-		return err
-	}
-	defer s.release()
+	return s.own(ctx, waits, func() error { return s.replaceLocked(t) })
+}
+
+// replaceLocked gives the session the template, if it has none.
+func (s *Session) replaceLocked(t *image.Template) error {
 	before := s.record().Template
 	if s.sessions.Templates.Exists(before) { // another call was faster
 		return nil
