@@ -132,7 +132,7 @@ func relay(conn net.Conn, socket string) {
 	io.Copy(conn, to)
 }
 
-// macHome makes the home folder of a Mac's user, in which Docker Desktop has its socket.
+// macHome makes the home folder of a Mac's user, in which Docker Desktop has its socket and its context.
 func macHome(t *testing.T, d *dockertest.Daemon) string {
 	t.Helper()
 	home, err := os.MkdirTemp("", "sandlot-mac-") // short: the paths of sockets are bounded
@@ -146,6 +146,7 @@ func macHome(t *testing.T, d *dockertest.Daemon) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	writeContext(t, home, "desktop-linux", "unix://"+socket)
 	return home
 }
 

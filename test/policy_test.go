@@ -2,6 +2,7 @@ package test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"os/exec"
@@ -476,4 +477,57 @@ func TestRulesForServers(t *testing.T) {
 	if got := connect(); got == "FORBIDDEN" || got == "" { // the program is no server
 		t.Errorf("a service that may connect: %q", got)
 	}
+}
+
+// TestKeyedCommandAndSecret: a stored result is not given again when the rules deny the secret that its call used.
+func TestKeyedCommandAndSecret(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	token := s.token("ann")
+	if out, code := s.cliAs(token, "hunter2", "secret", "set", "KEY"); code != 0 {
+		t.Fatal(out)
+	}
+	call := args{"command": "echo $A", "env": args{"A": "${secret:KEY}"}, "idempotency_key": "k"}
+	coded := args{"code": "1", "idempotency_key": "k", "language": "bash"}
+	for era, c := range map[string]*client{older: s.connect(older, token, nil), newer: s.connect(newer, token, nil)} {
+		if got := c.call("execute_command", call).Text; !strings.Contains(got, "hunter2") {
+			t.Errorf("%s: %q", era, got)
+		}
+		c.call("execute_code", coded)
+	}
+	s.applySettings("policy: {rules: [\"deny * secret.use KEY\", \"deny * code.execute bash\"]}\n")
+	for era, c := range map[string]*client{older: s.connect(older, token, nil), newer: s.connect(newer, token, nil)} {
+		for tool, a := range map[string]args{"execute_command": call, "execute_code": coded} {
+			if got := c.refusal(tool, a); got != "FORBIDDEN" {
+				t.Errorf("%s: %s after the rule: %q", era, tool, got)
+			}
+		}
+	}
+	s.applySettings("policy:\n")
+	if got := s.connect(newer, token, nil).call("execute_command", call).Text; !strings.Contains(got, "hunter2") {
+		t.Errorf("without the rule: %q", got)
+	}
+}
+
+// TestListsWithhold: a list of files shows nothing of what is denied below.
+func TestListsWithhold(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	token := s.token("ann")
+	c := s.connect(newer, token, nil)
+	c.shell("home", "mkdir -p a/private/canary b; touch a/private/canary/x b/y")
+	s.applySettings("policy: {rules: [\"deny * file.* /workspace/a/private/*\"]}\n")
+	for _, path := range []string{"/workspace", ".", "a", "/workspace/a/../a"} {
+		got := c.call("sandbox_list_files", args{"path": path, "depth": 5, "limit": 10000})
+		text, _ := json.Marshal(got.StructuredContent)
+		withheld := strings.Contains(string(text), "withheld")
+		if strings.Contains(got.All+string(text), "canary") || !withheld {
+			t.Errorf("%s: %s %s", path, got.All, text)
+		}
+	}
+	if got := c.call("sandbox_list_files", args{"path": "b"}); !strings.Contains(got.All, "y") ||
+		got.Fields["withheld"] != nil {
+		t.Errorf("another folder: %s", got.All)
+	}
+	s.applySettings("policy:\n")
 }

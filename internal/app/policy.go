@@ -8,7 +8,6 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
-	"sandlot/internal/policy/cedar"
 )
 
 // compileRules returns the rules of the settings, with the default ones behind them.
@@ -27,15 +26,7 @@ func compileRules(c *config.Config) (*policy.Rules, error) {
 	if c.Origin["mcp_consent"] == "default" {
 		list = append(list, policy.DenyServices(policy.MCPInstall, false), policy.DenyServices(policy.MCPConnect, false))
 	}
-	rules := policy.Compile(list)
-	if c.Policy.Cedar.Text == "" {
-		return rules, nil
-	}
-	policies, err := cedar.Parse(c.Policy.Cedar.Text, c.Policy.Cedar.File, c.Policy.Cedar.Line)
-	if err != nil {
-		return nil, fault.Wrap(fault.Configuration, err, "policy: %v", err)
-	}
-	return rules.With(policies), nil
+	return policy.Compile(list), nil
 }
 
 // RuleWarnings returns what rules of the settings are not about, though one may think so. The rules are valid.
@@ -74,10 +65,6 @@ func CheckPolicy(c *config.Config, q policy.Question) (Verdict, error) {
 	}
 	d := rules.Decide(q)
 	v := Verdict{Effect: d.Effect.String(), Place: "the table of operations"}
-	if d.Effect == policy.Refuse && d.Rule == nil && c.Policy.Cedar.Text != "" && policy.Decide(q).Effect ==
-		policy.Allow {
-		v.Place = "policy.cedar: no policy permits it"
-	}
 	if d.Reason != nil {
 		v.Reason = d.Reason.Error()
 	}

@@ -2,8 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"net/url"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -26,7 +24,6 @@ of that file applies within two seconds, to running sessions too.`,
 func (p *program) checkPolicy() *cobra.Command {
 	var service bool
 	var roles []string
-	var resource string
 	c := &cobra.Command{
 		Use: "check PRINCIPAL OPERATION [DETAIL]", Short: "Say what the rules decide, and which rule does",
 		Long: `Say what the rules of the settings decide about an operation, and which rule does. The exit code is 0
@@ -35,10 +32,7 @@ for allow, 3 for ask and 4 for deny.
 PRINCIPAL is local, or the name of a user. With --service it has a service token, and with --role
 a token with that role. DETAIL is what rules compare with their patterns: the command of
 shell.execute, the path of file.read, the host and port of network.reach. The command reads the
-settings, and needs no server. Stored answers (sandlot questions) are not considered.
-
-Policies in Cedar may depend on the resource: the session, MCP server or secret. Without --resource it is
-the one that DETAIL names, or else the home of PRINCIPAL.`,
+settings, and needs no server. Stored answers (sandlot questions) are not considered.`,
 		Example: `  sandlot policy check ann shell.execute "git push origin main"
   sandlot policy check ci --service mcp.install "github npm:@modelcontextprotocol/server-github"
   sandlot policy check ann network.reach api.github.com:443`,
@@ -46,15 +40,8 @@ the one that DETAIL names, or else the home of PRINCIPAL.`,
 	}
 	c.Flags().BoolVar(&service, "service", false, "the principal has a service token")
 	c.Flags().StringSliceVar(&roles, "role", nil, "a role of the principal's token")
-	c.Flags().StringVar(&resource, "resource", "", "the id of the session, or the name of the MCP server, secret …")
 	return p.withJSON(c, func(_ *cobra.Command, args []string) error {
 		q, err := policyQuestion(args, service, roles)
-		if err == nil && resource != "" && q.Resource.Kind == "" {
-			err = fault.New(fault.InvalidParameters, "%s is for no resource: leave --resource out", q.Operation)
-		}
-		if resource != "" {
-			q.Resource.ID = resource
-		}
 		if err != nil {
 			return usage{err}
 		}
@@ -121,33 +108,5 @@ func policyQuestion(args []string, service bool, roles []string) (policy.Questio
 	if len(args) > 2 {
 		q.Detail = args[2]
 	}
-	q.Resource = resourceOf(q)
 	return q, nil
-}
-
-// resourceOf returns the resource of a question: what the detail names, or the home.
-func resourceOf(q policy.Question) policy.Resource {
-	r := policy.Resource{Kind: q.Operation.ResourceKind(), Owner: q.Principal.ID}
-	if file, own := strings.CutPrefix(q.Detail, "sandlot://sessions/"); own {
-		r.Kind = "session"
-		r.ID, _, _ = strings.Cut(file, "/")
-		return r
-	}
-	switch r.Kind {
-	case "":
-		return policy.Resource{}
-	case "session":
-		r.ID = "home"
-	case "connection":
-		name, _, _ := strings.Cut(q.Detail, " ") // NAME COMMAND, or SERVER/TOOL
-		name, _, _ = strings.Cut(name, "/")
-		r.ID, _ = url.PathUnescape(name)
-	case "quota":
-		r.ID = q.Principal.ID
-	case "template":
-		r.ID, r.Owner = q.Detail, ""
-	default:
-		r.ID = q.Detail
-	}
-	return r
 }

@@ -252,8 +252,8 @@ func (c *Config) setValues(path string, values map[string]*string) error {
 		value := values[key]
 		if i < 0 && (value != nil || !slices.ContainsFunc(rows,
 			func(s setting) bool { return strings.HasPrefix(s.key, key+".") })) {
-			known := []string{"flavors", "templates", "network", "mcp", "oidc", "policy.cedar", "policy.rules",
-				"quotas", "tools_for"}
+			known := []string{"flavors", "templates", "network", "mcp", "oidc", "policy.rules", "quotas",
+				"tools_for"}
 			for _, s := range rows {
 				known = append(known, s.key)
 			}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -13,7 +12,6 @@ import (
 // Policy has the settings of permissions.
 type Policy struct {
 	Rules           []RuleText
-	Cedar           Text          // policies in Cedar; empty: there are none
 	QuestionTimeout time.Duration // how long a call waits for the answer to its question
 }
 
@@ -21,12 +19,6 @@ type Policy struct {
 type RuleText struct {
 	Text  string
 	Place string // the file's name and the line, such as sandlot.yaml:12
-}
-
-// Text is a block of text in the settings file.
-type Text struct {
-	Text, File string
-	Line       int // the line before the first one of the text
 }
 
 // policyRows returns the settings of permissions, except for the rules.
@@ -44,21 +36,14 @@ func (c *Config) parsePolicy(values map[string]*string, n *yaml.Node, file strin
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
-		return errors.New("must be a section with rules, cedar and question_timeout")
+		return errors.New("must be a section with rules and question_timeout")
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name, value := n.Content[i].Value, n.Content[i+1]
 		if name == "cedar" {
-			if value.Kind == yaml.ScalarNode && strings.TrimSpace(value.Value) == "" {
-				return fmt.Errorf("line %d: cedar has no policy, and what no policy permits is refused: write one, "+
-					"as a block of text (`cedar: |`), or remove cedar", n.Content[i].Line)
-			}
-			if value.Kind != yaml.ScalarNode || value.Style != yaml.LiteralStyle { // others have other lines
-				return fmt.Errorf("line %d: cedar must be a block of text: `cedar: |`, and the policies in the lines "+
-					"below", value.Line)
-			}
-			c.Policy.Cedar = Text{value.Value, filepath.Base(file), value.Line}
-			continue
+			return fmt.Errorf("line %d: cedar is not a setting any more: write each policy as a line of rules. forbid "+
+				"is deny, @ask is ask, and `- deny * *` as the last line refuses what no line before allows",
+				n.Content[i].Line)
 		}
 		if name != "rules" {
 			if err := flatten(values, "policy."+name, value); err != nil {

@@ -39,7 +39,6 @@ func (h *Hub) MayCall(ctx context.Context, session string, p auth.Principal, ser
 	}
 	for _, r := range asked {
 		r.snapshot, r.Detail = h.takeSnapshot(), detail
-		r.DetailFollows = r.snapshot.rules.UsesResource() // then only the table is asked
 		if h.decide(r).Effect == policy.Refuse {
 			_, err := h.authorize(ctx, r) // for the event
 			return err

@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -57,16 +58,12 @@ func TestRulesOfOneMoment(t *testing.T) {
 	}
 }
 
-// permits is a policy.Engine that permits the operations of a list, and refuses others without naming a rule.
+// permits permits the operations of a list, and refuses others without naming a rule.
 type permits []policy.Operation
 
-func (permits) MayAsk(policy.Operation) bool { return false }
-
-func (p permits) Decide(q policy.Question, _ policy.Subject) policy.Decision {
-	for _, o := range p {
-		if q.Operation == o {
-			return policy.Decision{Effect: policy.Allow}
-		}
+func (p permits) decide(q policy.Question) policy.Decision {
+	if slices.Contains(p, q.Operation) {
+		return policy.Decision{Effect: policy.Allow}
 	}
 	return policy.Decision{}
 }
@@ -81,7 +78,8 @@ func TestRefusalsWithoutARule(t *testing.T) {
 	}
 	connections := servers.New(servers.Config{Store: noConnections{}, Version: "1", Dial: serverstest.Dial})
 	t.Cleanup(connections.Close)
-	h = New(Config{Rules: current, Events: event.New(),
+	var permitted permits
+	h = New(Config{Decide: func(q policy.Question) policy.Decision { return permitted.decide(q) }, Events: event.New(),
 		Sources: []tool.Source{builtin.New(builtin.Config{Connections: connections})}})
 	address := serverstest.Empty(t, nil)
 	connect := fmt.Sprintf(`{"name":"docs","url":%q}`, address)
@@ -101,7 +99,7 @@ func TestRefusalsWithoutARule(t *testing.T) {
 		{permits{policy.MCPRestart, policy.MCPConnect}, "restart_external_mcp", `{"name":"docs","headers":{"X-A":"1"}}`,
 			true},
 	} {
-		current.Set(policy.Compile(nil).With(c.permitted))
+		permitted = c.permitted
 		if err := call(c.tool, c.arguments); (err == nil) != c.want || err != nil && !fault.Is(err, fault.Forbidden) {
 			t.Errorf("%s %s with %v: %v", c.tool, c.arguments, c.permitted, err)
 		}

@@ -192,8 +192,7 @@ func (h *Hub) callRequest(ctx context.Context, f tool.Callable, c *tool.Call) (r
 // needsDetail reports whether what policy has to know of a request matters: to the rules, or to those that may be in
 // effect when its answer is asked for again.
 func (h *Hub) needsDetail(ctx context.Context, r Request) bool {
-	rules := r.snapshot.rules
-	return rules.UsesDetail(r.Operation) || rules.UsesResource() || trailOf(ctx) != nil
+	return h.Decide != nil || r.snapshot.rules.UsesDetail(r.Operation) || trailOf(ctx) != nil
 }
 
 // resourceOf returns the resource of a request. A session of somebody else is like one that is not there: the handler

@@ -61,7 +61,6 @@ var places = map[string]place{
 	"writes":              {"L0", ""},
 	"event":               {"L1", ""},
 	"policy":              {"L1", "auth"},
-	"policy/cedar":        {"L1", "auth policy"},
 	"question":            {"L1", "auth policy"},
 	"mcpsession":          {"L1", "auth"},
 	"auth":                {"L1", "event"},

@@ -3,8 +3,6 @@
 package policy
 
 import (
-	"strings"
-
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 )
@@ -18,25 +16,6 @@ type Resource struct {
 	// Owner is the id of the principal that owns it. Empty: nobody owns it, it does not
 	// exist yet, or the operation looks it up among the principal's own resources.
 	Owner string
-}
-
-// resourceKinds are the kinds of the resources of operations, by an operation or its noun.
-var resourceKinds = map[Operation]string{"code": "session", "shell": "session", "file": "session",
-	"process": "session", "port": "session", SessionStop: "session", SessionFork: "session",
-	SessionChange: "session", SessionPause: "session", SessionResume: "session",
-	SnapshotCreate: "session", SnapshotRestore: "session", NetworkRead: "session", NetworkChange: "session",
-	NetworkReach: "session", "mcp": "connection", MCPList: "", PromptGet: "connection", ResourceRead: "connection",
-	ResourceSubscribe: "connection", CompletionComplete: "connection", SecretSet: "secret", SecretRemove: "secret",
-	SecretUse: "secret", TemplateBuild: "template", QuestionAnswer: "question", QuestionForget: "question",
-	QuotaRead: "quota"}
-
-// ResourceKind returns the kind of the resource that requests for the operation have, with few exceptions; empty: none.
-func (o Operation) ResourceKind() string {
-	if kind, ok := resourceKinds[o]; ok {
-		return kind
-	}
-	noun, _, _ := strings.Cut(string(o), ".")
-	return resourceKinds[Operation(noun)]
 }
 
 // Question is the input of a decision.

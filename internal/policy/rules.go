@@ -167,7 +167,6 @@ func (r *Rule) operations() (list []Operation) {
 type Rules struct {
 	byOperation map[Operation][]compiled
 	elicits     bool
-	engine      Engine // nil: the rules alone decide
 }
 
 // compiled is a rule for one operation.
@@ -208,15 +207,10 @@ func (s *Rules) Decide(q Question) Decision {
 		return d
 	}
 	list := s.byOperation[q.Operation]
-	if len(list) == 0 && s.engine == nil || q.DetailFollows && s.UsesDetail(q.Operation) {
+	if len(list) == 0 || q.DetailFollows && s.UsesDetail(q.Operation) {
 		return d
 	}
 	what := newDetail(details[q.Operation], q.Detail)
-	return s.byEngine(q, what, s.byRules(list, q, what))
-}
-
-// byRules returns the decision of the first rule that matches.
-func (s *Rules) byRules(list []compiled, q Question, what detail) Decision {
 	for i := range list {
 		c := &list[i]
 		if !c.who(q.Principal, q.Operation) || c.matches != nil && !c.matches(what) {
@@ -242,24 +236,20 @@ func refusedByRule(o Operation) *fault.Error {
 		Advise("Do without it, or ask the operator of this server to change the rules (policy in sandlot.yaml)")
 }
 
-// Any reports whether anything but the table decides about the operation.
+// Any reports whether a rule is about the operation.
 func (s *Rules) Any(o Operation) bool {
-	return s != nil && (s.engine != nil || len(s.byOperation[o]) > 0)
+	return s != nil && len(s.byOperation[o]) > 0
 }
 
 // UsesDetail reports whether a decision about the operation depends on its detail.
 func (s *Rules) UsesDetail(o Operation) bool {
-	return s != nil && (s.engine != nil && o.hasDetail() || slices.ContainsFunc(s.byOperation[o],
-		func(c compiled) bool { return c.matches != nil || c.Effect == Ask }))
+	return s != nil && slices.ContainsFunc(s.byOperation[o],
+		func(c compiled) bool { return c.matches != nil || c.Effect == Ask })
 }
-
-// UsesResource reports whether a decision depends on the resource, beside its owner.
-func (s *Rules) UsesResource() bool { return s != nil && s.engine != nil }
 
 // MayAsk reports whether a rule may ask about the operation.
 func (s *Rules) MayAsk(o Operation) bool {
-	return s != nil && (s.engine != nil && o.askable() && s.engine.MayAsk(o) ||
-		slices.ContainsFunc(s.byOperation[o], func(c compiled) bool { return c.Effect == Ask }))
+	return s != nil && slices.ContainsFunc(s.byOperation[o], func(c compiled) bool { return c.Effect == Ask })
 }
 
 // Elicits reports whether a decision about any operation can be Ask.

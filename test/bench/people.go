@@ -26,7 +26,6 @@ type addition struct {
 
 var additions = []addition{
 	{"100 rules about the operation, to a call", "hub", "CallWithRules/100", "CallWithRules/0", 20 * time.Microsecond},
-	{"100 Cedar policies about the operation, to a decision", "policy/cedar", "Decide", "", 20 * time.Microsecond},
 	{"an event that is stored, to a call", "audit", "PublishStored/stored", "PublishStored/memory",
 		30 * time.Microsecond},
 	{"an event that is stored, in the background", "audit", "Store", "", 30 * time.Microsecond},
@@ -57,7 +56,7 @@ func people(b *bench) (section, error) {
 			"network is in *Network*."}
 	found := map[string]*measurements{}
 	for range pick(b, 7, 1) {
-		for _, pkg := range []string{"hub", "policy/cedar", "audit", "egress/bound"} {
+		for _, pkg := range []string{"hub", "audit", "egress/bound"} {
 			if err := b.goBenchmarks(pkg, found); err != nil {
 				return sec, err
 			}
