@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"sandlot/internal/image/imagetest"
-	"sandlot/internal/runtime/docker/dockertest"
 	"sandlot/test/tasks"
 )
 

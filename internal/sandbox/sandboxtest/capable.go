@@ -2,6 +2,7 @@ package sandboxtest
 
 import (
 	_ "embed"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -119,12 +120,19 @@ time.sleep(4)
 	b.want(t, "echo alive", "alive")
 }
 
-// attackWithCapabilities tries, as root and as other users, what the capabilities must not give.
+// attackWithCapabilities tries, as root and as other users, what the capabilities must not give; and those of a user
+// namespace, which every program may make in a sandbox with a kernel of its own.
 func attackWithCapabilities(t *testing.T, b *Bench) {
+	before, err := os.ReadDir(b.ReadOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, as := range []string{"", "/.sandlot/agent as 1000 ", "/.sandlot/agent as 65531 ", "/.sandlot/agent as nobody "} {
-		got := b.sh(t, as+"timeout 60 python3 - "+b.Canary+" <<'END'\n"+CapableAttacks+"\nEND")
-		if got != "tried" {
-			t.Errorf("%q: %s", as, got)
+		for _, where := range []string{"", " apart"} {
+			got := b.sh(t, as+"timeout 60 python3 - "+b.Canary+where+" <<'END'\n"+CapableAttacks+"\nEND")
+			if got != "tried" {
+				t.Errorf("%q%s: %s", as, where, got)
+			}
 		}
 	}
 	b.want(t, "ls /run/sandlot", "agent.sock")
@@ -133,6 +141,9 @@ func attackWithCapabilities(t *testing.T, b *Bench) {
 	}
 	if text, err := os.ReadFile(b.Canary); err != nil || string(text) != canary {
 		t.Errorf("the canary: %q, %v", text, err)
+	}
+	if after, err := os.ReadDir(b.ReadOnly); err != nil || fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("a folder that only may be read has %v, %v", after, err)
 	}
 }
 

@@ -5,6 +5,13 @@ import ctypes, os, socket, struct, sys, time
 assert "gvisor" in open("/proc/version").read().lower()
 libc = ctypes.CDLL(None, use_errno=True)
 canary = sys.argv[1]
+root, ids = os.geteuid() == 0, (os.geteuid(), os.getegid())
+apart = len(sys.argv) > 2 # as root of a user namespace of its own, with all capabilities there
+if apart and libc.unshare(0x10000000) == 0:
+    for name, text in ("setgroups", "deny"), ("uid_map", "0 %d 1" % ids[0]), ("gid_map", "0 %d 1" % ids[1]):
+        try: open("/proc/self/" + name, "w").write(text)
+        except OSError: pass
+sys.stdout = os.fdopen(1, "w", 1)
 
 def refused(what, f):
     try:
@@ -57,13 +64,9 @@ def in_child(f):
     os.waitpid(child, 0)
 def into(flags):
     if libc.setns(getattr(os, "pidfd_open", lambda *a: -1)(1), flags) == 0: print("setns of %x by a pidfd" % flags, "is done")
-def apart(name, flags):
-    if libc.unshare(flags) == 0: print("a namespace", name, "is made")
-    if libc.mount(b"tmpfs", b"/usr", b"tmpfs", 0, None) == 0: print("a mount in a namespace", name, "is done")
 for name, flags in namespaces.items():
     in_child(lambda: into(flags))
-    in_child(lambda: apart(name, flags))
-    in_child(lambda: apart(name + " of a user", flags | 0x10000000))
+    if not apart and name not in ("user", "time") and libc.unshare(flags) == 0: print("a namespace", name, "is made")
 for path in "/run/sandlot/agent.sock", "/run/sandlot", "/.sandlot/agent":
     refused("removing " + path, lambda: (os.rename(path, path + "2"), True)[1])
     refused("chmod of " + path, lambda: (os.chmod(path, 0o777), True)[1])
@@ -110,11 +113,11 @@ for path in "/dev/mem", "/dev/kmem", "/dev/kmsg", "/dev/kvm", "/dev/sda", "/dev/
     refused("opening " + path, lambda: os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) or True)
 for name in "kernel/core_pattern", "kernel/modprobe", "vm/overcommit_memory":
     refused("/proc/sys/" + name, lambda: os.write(os.open("/proc/sys/" + name, os.O_WRONLY), b"1"))
-call("capset", nr(126, 91), ctypes.create_string_buffer(struct.pack("II", 0x20080522, 0), 8),
+if not apart: call("capset", nr(126, 91), ctypes.create_string_buffer(struct.pack("II", 0x20080522, 0), 8),
      ctypes.create_string_buffer(struct.pack("IIIIII", *[0xffffffff] * 6), 24))
 for cap in 12, 21, 19:  # NET_ADMIN, SYS_ADMIN, SYS_PTRACE
-    if libc.prctl(47, 2, cap, 0, 0) == 0: print("the ambient capability", cap)
-    if libc.prctl(23, cap, 0, 0, 0) == 1: print("the bounding set has", cap)
+    if not apart and libc.prctl(47, 2, cap, 0, 0) == 0: print("the ambient capability", cap)
+    if not apart and libc.prctl(23, cap, 0, 0, 0) == 1: print("the bounding set has", cap)
 
 # Keys: the kernel's rings have nobody else's, and none of the agent's.
 anything = ctypes.create_string_buffer(256)
@@ -141,14 +144,12 @@ refused("an address", lambda: change(20, struct.pack("BBBBI", 2, 8, 0, 0, 1) + s
 refused("a route", lambda: change(24, struct.pack("BBBBBBBBI", 2, 0, 0, 0, 254, 3, 0, 1, 0) + struct.pack("HHI", 8, 4, 1)))
 refused("an interface that is down", lambda: change(16, struct.pack("BBHiII", 0, 0, 0, 1, 0, 1)))
 s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-for option in 64, 65, 96, 97: # rules and counters of iptables and of arptables
-    refused("iptables %d" % option, lambda: s.setsockopt(socket.IPPROTO_IP, option, bytes(96)) is None)
+refused("iptables", lambda: s.setsockopt(socket.IPPROTO_IP, 64, bytes(96)) is None)
 for table in b"nat", b"filter", b"mangle", b"raw":
     empty = table.ljust(32, b"\0") + struct.pack("IIII", 0, 0, 0, 0) + bytes(64)
     refused("iptables of " + table.decode(), lambda: s.setsockopt(socket.IPPROTO_IP, 64, empty) is None)
     six = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
     refused("ip6tables of " + table.decode(), lambda: six.setsockopt(socket.IPPROTO_IPV6, 64, empty) is None)
-refused("a transparent socket", lambda: s.setsockopt(socket.IPPROTO_IP, 19, 1) is None)
 refused("a mark", lambda: s.setsockopt(1, 36, 7) is None)
 def netfilter():
     n = socket.socket(16, 3, 12)
@@ -210,11 +211,42 @@ if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
 
+# With mounts of one's own, what only may be read stays so, and nothing appears from behind a mount.
+def behind_mounts():
+    if libc.unshare(0x20000 | 0x40000000) != 0: return
+    def changes(at):
+        path = at + "/x%d" % os.getuid() if os.path.isdir(at) else at
+        try: os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+        except OSError: return
+        print("writing into", at, "is done")
+    mounts = [line.split()[1] for line in open("/proc/self/mounts") if "ro" in line.split()[3].split(",")]
+    for at in mounts + ["/data", "/run/sandlot", "/.sandlot/agent"]:
+        name = at.encode()
+        for flags in 32, 32 | 4096, 32 | 4096 | 1024: # remount, of one mount
+            libc.mount(b"none", name, b"", flags, None)
+            changes(at)
+        os.makedirs("/tmp/m%d" % ids[0], exist_ok=True)
+        copy = ("/tmp/m%d" % ids[0]).encode()
+        for bind in 4096, 4096 | 16384:
+            if os.path.isdir(at) and libc.mount(name, copy, b"", bind, None) == 0:
+                libc.mount(b"none", copy, b"", 32 | 4096, None)
+                changes(copy.decode())
+                libc.umount2(copy, 2)
+        if at != "/" and libc.umount2(name, 2) == 0: print("umount of", at, "is done")
+    for kind in b"overlay", b"proc", b"sysfs", b"tmpfs":
+        os.makedirs("/tmp/work%d" % ids[0], exist_ok=True)
+        if libc.mount(b"none", b"/mnt", kind, 0, b"lowerdir=/,upperdir=/tmp/m%d,workdir=/tmp/work%d" % (ids[0], ids[0])) == 0:
+            for path in "/mnt" + canary, "/mnt/1/root" + canary:
+                try: print("the canary:", open(path).read())
+                except OSError: pass
+if apart: in_child(behind_mounts)
+if not os.listdir("/usr/bin"): print("mounts of a namespace are everywhere")
+
 # Set-user-ID programs, and files' capabilities, give nothing.
-if os.geteuid() != 0:
-    refused("setuid 0", lambda: (os.setuid(0), True)[1])
-    refused("setresuid 0", lambda: (os.setresuid(0, 0, 0), True)[1])
+if not root:
+    if not apart: refused("setuid 0", lambda: (os.setuid(0), True)[1])
+    if not apart: refused("setresuid 0", lambda: (os.setresuid(0, 0, 0), True)[1])
     refused("root's file", lambda: os.close(os.open("/root/of-another", os.O_CREAT | os.O_WRONLY)) or True)
-    refused("chown", lambda: (open("/tmp/f%d" % os.getuid(), "w").close(), os.chown("/tmp/f%d" % os.getuid(), 0, 0), True)[2])
+    refused("chown", lambda: (open("/tmp/f%d" % os.getuid(), "w").close(), os.chown("/tmp/f%d" % os.getuid(), 1, 1), True)[2])
     refused("kill of the agent", lambda: (os.kill(1, 0), True)[1])
 print("tried")
