@@ -34,8 +34,9 @@ func TestTasksUnprivileged(t *testing.T) {
 func awaitReady(t *testing.T, s *server) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Minute); strings.Count(s.log.String(), "the ready packages are there") < 3; {
-		if time.Sleep(100 * time.Millisecond); time.Now().After(end) {
-			t.Fatal("the ready packages are not made")
+		time.Sleep(100 * time.Millisecond)
+		if time.Now().After(end) || strings.Contains(s.log.String(), "the ready packages were not made") {
+			t.Fatalf("the ready packages are not made:\n%s", s.log.String())
 		}
 	}
 	call := tasks.CallerOf(s.connect(older, "", nil).ClientSession)
