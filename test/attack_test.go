@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"sandlot/internal/sandbox/sandboxtest"
 )
 
 // proven says that the session is a sandbox: nothing hostile runs anywhere
@@ -154,8 +156,31 @@ func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 // TestEscapes tries to reach what is the host's, or another's.
 func TestEscapes(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	canary := filepath.Join(t.TempDir(), "canary")
+	escape(t, start(t))
+}
+
+// TestEscapesUnprivileged does the same on a server that is not root.
+func TestEscapesUnprivileged(t *testing.T) {
+	t.Parallel()
+	escape(t, startUnprivileged(t))
+}
+
+// shared returns a folder of the test that all users of the machine can read.
+func shared(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sandlot-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func escape(t *testing.T, s *server) {
+	canary := filepath.Join(shared(t), "canary")
 	const secret = "canary-of-the-host-7361"
 	if err := os.WriteFile(canary, []byte(secret), 0o644); err != nil {
 		t.Fatal(err)
@@ -195,6 +220,9 @@ func TestEscapes(t *testing.T) {
 			t.Errorf("%s: %q", line, r.All)
 		}
 	}
+	if daemonOf(t) == nil { // elsewhere root has no capabilities
+		misuseCapabilities(t, map[*client]string{mallory: m, victim: v}, canary)
+	}
 	// Links that the sandbox makes are not followed by the file tools, and not
 	// by the API, even while they are swapped.
 	mallory.shell(m, "mkdir -p /workspace/sub; ln -sfn "+filepath.Dir(canary)+" /workspace/out; ln -sfn "+canary+
@@ -220,6 +248,29 @@ func TestEscapes(t *testing.T) {
 		t.Errorf("the host's file is now %q, %v", got, err)
 	}
 	victim.want(v, "t, open('/workspace/treasure').read() == t", "('"+treasure+"', True)")
+}
+
+// misuseCapabilities tries in the sessions of several users at once what root's capabilities must not give: as root, and
+// as another user of the sandbox.
+func misuseCapabilities(t *testing.T, sessions map[*client]string, canary string) {
+	t.Helper()
+	var all sync.WaitGroup
+	for c, session := range sessions {
+		proven(t, c, session)
+		for _, as := range []string{"", "nobody"} {
+			all.Go(func() {
+				a := args{"command": "timeout 100 python3 - " + canary, "stdin": sandboxtest.CapableAttacks,
+					"session_id": session, "timeout": 110}
+				if as != "" {
+					a["user"] = as
+				}
+				if r, err := c.try(t.Context(), "execute_command", a); err != nil || r.Text != "tried" {
+					t.Errorf("capabilities, as %q: %v %v", as, r, err)
+				}
+			})
+		}
+	}
+	all.Wait()
 }
 
 // TestUsers: two users and an attacker, each with a token, at the same time.

@@ -52,7 +52,8 @@ func (g *Gateway) newFastPath(e *endpoint) fastPath {
 		Tool: func(name string) (fastpath.Tool, bool) {
 			k := featureKey{"tools/call", name}
 			if e.own()[k] != nil {
-				return fastpath.Tool{Own: true, Elicits: g.elicits(e, name)}, true
+				return fastpath.Tool{Own: true, Elicits: g.elicits(e, name),
+					AsksHosts: g.Hub.AsksHosts(e.principal, name)}, true
 			}
 			definition := e.external.current()[k]
 			return fastpath.Tool{ArgumentHeaders: hasHeaders(definition)}, definition != nil

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -18,6 +19,8 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway/fastpath"
+	"sandlot/internal/hub"
+	"sandlot/internal/question"
 	"sandlot/internal/tool"
 )
 
@@ -333,6 +336,50 @@ func TestFastPathOfElicitingTools(t *testing.T) {
 			r.stateful(body)
 			if got := r.stateful(body); got.fast != short {
 				t.Errorf("%s with %s: fast path %v: %s", name, capabilities, got.fast, got.text)
+			}
+		}
+	}
+}
+
+// noAnswers is a store of questions without answers, which keeps none.
+type noAnswers struct{}
+
+func (noAnswers) PutAnswer(context.Context, question.Answer) error   { return nil }
+func (noAnswers) Answers(context.Context) ([]question.Answer, error) { return nil, nil }
+func (noAnswers) RemoveAnswer(context.Context, string) error         { return nil }
+
+// A call that the fast path learnt while nobody was asked about hosts gets to ask as soon as network.hold says so. A
+// client that cannot ask stays on the fast path.
+func TestFastPathAsksHosts(t *testing.T) {
+	questions, err := question.New(t.Context(), noAnswers{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer questions.Close()
+	var hold atomic.Int64
+	own := fakeElicitor{call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
+		return &tool.Result{Summary: fmt.Sprint("asks: ", tool.CanAsk(c))}, nil
+	}}
+	g := New(Config{Log: slog.New(slog.DiscardHandler), Hub: hub.New(hub.Config{Sources: []tool.Source{own},
+		Questions: questions, NetworkHold: func() time.Duration { return time.Duration(hold.Load()) }})})
+	for _, capabilities := range []string{`{"elicitation":{}}`, `{}`} {
+		can := capabilities != `{}`
+		r := newTestClient(t, g, capabilities)
+		for protocol, call := range map[string]func() response{
+			"stateful":  func() response { return r.stateful(callOf("1", "careless", "{}")) },
+			"stateless": func() response { return r.stateless("careless", `"name":"careless","arguments":{}`, "") },
+		} {
+			for _, now := range []time.Duration{0, 20 * time.Second} {
+				hold.Store(int64(now))
+				for range 2 {
+					want := fmt.Sprint("asks: ", can && now > 0)
+					if got := call(); !strings.Contains(got.text, want) {
+						t.Errorf("%s with %s, hold %v: %s, want %s", protocol, capabilities, now, got.text, want)
+					}
+				}
+				if got := call(); !can && !got.fast {
+					t.Errorf("%s, hold %v: a client that cannot ask is not on the fast path: %s", protocol, now, got.text)
+				}
 			}
 		}
 	}

@@ -135,13 +135,20 @@ var parts = []part{
 		},
 	},
 	{
-		name: "images", minutes: 15,
+		name: "images", minutes: 10,
 		proves: "the container image and Compose files as the guide to deployment has them; the template browser, by an " +
-			"agent and a person; the tasks of a working day, as root and without",
-		folders: []string{"deploy", "internal/template", "test/tasks"},
+			"agent and a person; dnf in its image, as root and without",
+		folders: []string{"deploy", "internal/template"},
+		steps:   []step{{name: "images", packages: whole, tests: []string{"TestContainer", "TestBrowser", "TestDnf"}}},
+	},
+	{
+		name: "tasks", minutes: 25,
+		proves: "the tasks of a working day: in the template `host`, as root and without, and in a template of an image, " +
+			"on gVisor and on Docker",
+		folders: []string{"test/tasks", "internal/image", "internal/guest"},
 		steps: []step{
-			{name: "images", packages: whole, tests: []string{"TestContainer", "TestBrowser", "TestTasksUnprivileged"}},
-			{name: "tasks", packages: whole, tests: []string{"TestTasks"}},
+			{name: "tasks", packages: whole, tests: []string{"TestTasks", "TestTasksUnprivileged"}},
+			{name: "tasks-images", packages: whole, tests: []string{"TestTasksImage", "TestTasksDocker"}},
 		},
 	},
 	{

@@ -140,6 +140,13 @@ func (d *Desk) Shell(command, want string) Answer {
 	return a
 }
 
+// Apt installs packages of the distribution, and runs a command after that. The template host has the lists of what there
+// is; elsewhere they are fetched first, as in any image.
+func (d *Desk) Apt(packages, command, want string) {
+	d.Shell("{ ls /var/lib/apt/lists/*_Packages* >/dev/null 2>&1 || sudo apt-get update -q >/dev/null; } && "+
+		"sudo apt-get install -y -q "+packages+" >/dev/null && "+command, want)
+}
+
 // Cell runs code that has to succeed.
 func (d *Desk) Cell(language, code, want string) Answer {
 	a := d.Do("execute_code", args{"code": code, "language": language, "timeout": 280}, want)

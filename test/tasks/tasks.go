@@ -106,13 +106,13 @@ func goModule(d *Desk) {
 }
 
 func rust(d *Desk) {
-	d.Shell("sudo apt-get install -y -q cargo >/dev/null && cargo --version", "(?m)^cargo")
+	d.Apt("cargo", "cargo --version", "(?m)^cargo")
 	d.Shell("cargo init -q --lib shop && cd shop && printf 'pub fn sum(a: i32, b: i32) -> i32 { a + b }\\n"+
 		"#[test]\\nfn sums() { assert_eq!(sum(20, 22), 42); }\\n' > src/lib.rs && cargo test -q 2>&1", "1 passed")
 }
 
 func ocr(d *Desk) {
-	d.Shell("apt-get install -y -q tesseract-ocr fonts-dejavu-core >/dev/null && tesseract --version", "(?m)^tesseract")
+	d.Apt("tesseract-ocr fonts-dejavu-core", "tesseract --version", "(?m)^tesseract")
 	d.Python(lines("from PIL import Image, ImageDraw, ImageFont", "i = Image.new('RGB', (700, 120), 'white')",
 		"f = ImageFont.truetype('/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf', 48)",
 		"ImageDraw.Draw(i).text((20, 30), 'Invoice 2026-417', font=f, fill='black'); i.save('bill.png')"), "")
@@ -120,7 +120,7 @@ func ocr(d *Desk) {
 }
 
 func postgres(d *Desk) {
-	d.Shell("sudo apt-get install -y -q postgresql >/dev/null && ls -d /usr/lib/postgresql/*/bin", "bin")
+	d.Apt("postgresql", "ls -d /usr/lib/postgresql/*/bin", "bin")
 	d.Shell("B=$(ls -d /usr/lib/postgresql/*/bin | tail -1) && install -d -o postgres /var/lib/shop && cd /var/lib/shop && "+
 		"sudo -u postgres $B/initdb -D data >/dev/null && sudo -u postgres $B/pg_ctl -D data -o '-k /tmp' -l log start >/dev/null && "+
 		"sudo -u postgres psql -h /tmp -qAt -c 'create table t (n int)' -c 'insert into t values (40), (2)' -c 'select sum(n) from t'", "42")

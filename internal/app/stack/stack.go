@@ -277,20 +277,47 @@ func (k *kind) install(ctx context.Context, interpreter, dir string) error {
 	case "apt":
 		return k.makeApt(ctx, dir)
 	}
+	env, remove, err := caches(filepath.Dir(dir))
+	if err != nil {
+		return err
+	}
+	defer remove()
 	if k.name == "node" {
 		npm := filepath.Join(filepath.Dir(interpreter), "npm")
 		if _, err := os.Stat(npm); err != nil {
 			npm = "npm"
 		}
-		return run(ctx, nil, append([]string{npm, "install", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund",
+		return run(ctx, env, append([]string{npm, "install", "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund",
 			"--no-package-lock", "--loglevel", "error"}, k.packages...)...)
 	}
 	if uv, err := exec.LookPath("uv"); err == nil {
-		return run(ctx, nil, append([]string{uv, "pip", "install", "--python", interpreter, "--target", dir, "--compile-bytecode",
+		return run(ctx, env, append([]string{uv, "pip", "install", "--python", interpreter, "--target", dir, "--compile-bytecode",
 			"--only-binary", ":all:", "--quiet"}, k.packages...)...)
 	}
-	return run(ctx, nil, append([]string{interpreter, "-I", "-m", "pip", "install", "--target", dir, "--only-binary", ":all:",
+	return run(ctx, env, append([]string{interpreter, "-I", "-m", "pip", "install", "--target", dir, "--only-binary", ":all:",
 		"--disable-pip-version-check", "--no-warn-script-location", "--no-input", "--quiet"}, k.packages...)...)
+}
+
+// caches returns variables that give the package managers folders for what they download, until remove is called. They
+// need some, and the server's user may have no home that can be written, as services often have none. Nil: they use
+// their own.
+func caches(below string) (env []string, remove func(), err error) {
+	if home, err := os.UserHomeDir(); err == nil {
+		if probe, err := os.MkdirTemp(home, ".sandlot-"); err == nil {
+			_ = os.Remove(probe)
+			return nil, func() {}, nil
+		}
+	}
+	dir, err := os.MkdirTemp(below, unfinished)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range []string{"npm_config_cache", "UV_CACHE_DIR", "PIP_CACHE_DIR", "XDG_CACHE_HOME"} {
+		if os.Getenv(name) == "" {
+			env = append(env, name+"="+filepath.Join(dir, name))
+		}
+	}
+	return env, func() { os.RemoveAll(dir) }, nil
 }
 
 // run runs a command with more variables, and returns an error with the end of its output.

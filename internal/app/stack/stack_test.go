@@ -174,3 +174,26 @@ func TestStackFails(t *testing.T) {
 		t.Error("without packages")
 	}
 }
+
+// TestStackWithoutHome: packages are made where the server's user has no home that can be written, and nothing of what
+// the package managers downloaded is left.
+func TestStackWithoutHome(t *testing.T) {
+	state, log := t.TempDir(), &bytes.Buffer{}
+	node, _ := npmPackage(t)
+	python := wheel(t, t.TempDir(), "1.0")
+	t.Setenv("HOME", filepath.Join(python, "home")) // below a file, so that not even root can make it
+	for _, name := range []string{"npm_config_cache", "UV_CACHE_DIR", "PIP_CACHE_DIR", "XDG_CACHE_HOME"} {
+		t.Setenv(name, "")
+	}
+	s := New(state, Lists{Python: []string{python}, Node: []string{node}}, slog.New(slog.NewTextHandler(log, nil)))
+	host, err := image.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Make(t.Context(), host); !strings.Contains(s.Describe(), "Python has ") || !strings.Contains(s.Describe(), "Node has ") {
+		t.Errorf("%q\n%s", s.Describe(), log)
+	}
+	if left, _ := filepath.Glob(filepath.Join(state, "packages/*/"+unfinished+"*")); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}

@@ -54,7 +54,13 @@ type Config struct {
 type Tool struct {
 	Own             bool // one of Sandlot's own
 	Elicits         bool // it may ask the client's user
+	AsksHosts       bool // it may ask the user about hosts, if the client can ask
 	ArgumentHeaders bool // it may require arguments in headers too
+}
+
+// asksMore reports whether a call of the tool may ask the client's user more than it might when the SDK accepted it.
+func (t Tool) asksMore(since accepted) bool {
+	return t.Own && since.capabilities == nil && (t.Elicits || t.AsksHosts && since.canAsk)
 }
 
 // Path answers tool calls and lists of one token's clients without the SDK, which creates a
@@ -100,6 +106,7 @@ type pageKey struct {
 type accepted struct {
 	until        time.Time
 	capabilities json.RawMessage // the client's; nil if the tool does not elicit
+	canAsk       bool            // the client can ask its user
 }
 
 const (
@@ -137,20 +144,22 @@ func (s *Path) Accept(r *mcp.CallToolRequest, capabilities json.RawMessage) {
 		relay.Supports(capabilities, "sampling/createMessage")) {
 		return // only the SDK can send these requests, and checks them and their answers
 	}
+	canAsk := relay.Supports(relay.Capabilities(r.ClientCapabilities()), "elicitation/create")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if generation != s.generation || session != "" && s.logging[session] {
 		return
 	}
-	s.accept(fingerprint, capabilities)
+	s.accept(fingerprint, accepted{capabilities: capabilities, canAsk: canAsk})
 }
 
 // accept stores a fingerprint, so that equal requests are answered. The caller holds s.mu.
-func (s *Path) accept(fingerprint string, capabilities json.RawMessage) {
+func (s *Path) accept(fingerprint string, a accepted) {
 	if s.accepted == nil || len(s.accepted) >= MaxAccepted {
 		s.accepted = map[string]accepted{}
 	}
-	s.accepted[fingerprint] = accepted{time.Now().Add(lifetime), capabilities}
+	a.until = time.Now().Add(lifetime)
+	s.accepted[fingerprint] = a
 }
 
 // currentGeneration returns the generation.
@@ -192,7 +201,7 @@ func (s *Path) remember(req mcp.Request, p *rpc.Page, generation int) {
 	if generation != s.generation || len(b) > maxPageBytes {
 		return
 	}
-	s.accept(fingerprint, nil)
+	s.accept(fingerprint, accepted{})
 	if s.pages == nil || s.size-len(s.pages[k])+len(b) > maxPageBytes || len(s.pages) >= MaxAccepted {
 		s.pages, s.size = map[pageKey]json.RawMessage{}, 0
 	}
@@ -291,8 +300,8 @@ func (s *Path) serve(w http.ResponseWriter, r *http.Request, o *cacheable) bool 
 	if !ok || o.session != "" && !s.HasSession(o.session) {
 		return false
 	}
-	if t, _ := s.Tool(o.name); o.method == "tools/call" && t.Own && t.Elicits && match.capabilities == nil {
-		return false // since the SDK took it, rules have changed: whether the client can ask is not known
+	if t, _ := s.Tool(o.name); o.method == "tools/call" && t.asksMore(match) {
+		return false // since the SDK took it, rules or settings have changed
 	}
 	r = r.WithContext(event.WithMCP(r.Context(), o.method, o.session, rpc.Traceparent(o.meta)))
 	if o.method != "tools/call" {

@@ -2,6 +2,7 @@ package sandboxtest
 
 import (
 	_ "embed"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,8 +15,14 @@ import (
 // capableSets is what /proc/self/status has of wire.Capabilities.
 const capableSets = "00000000000404fb"
 
+// CapableAttacks is a program in Python that tries what the capabilities must not give, with the path of a canary of
+// the host as its argument. It prints what is done, and at last "tried".
+//
 //go:embed testdata/capable.py
-var capableAttacks string
+var CapableAttacks string
+
+//go:embed testdata/neighbour.py
+var neighbourAttacks string
 
 // capabilities: root gives files to other users and becomes them, and can do nothing to the agent, the network's rules
 // or the machine by that. Where the runtime gives no capabilities, it says so.
@@ -31,6 +38,7 @@ func capabilities(t *testing.T, b *Bench) {
 	t.Run("work", func(t *testing.T) { capableWork(t, b) })
 	t.Run("users", func(t *testing.T) { otherUsers(t, b) })
 	t.Run("attack", func(t *testing.T) { attackWithCapabilities(t, b) })
+	t.Run("neighbours", func(t *testing.T) { attackNeighbour(t, b) })
 }
 
 // capableWork is what failed without capabilities.
@@ -112,12 +120,19 @@ time.sleep(4)
 	b.want(t, "echo alive", "alive")
 }
 
-// attackWithCapabilities tries, as root and as other users, what the capabilities must not give.
+// attackWithCapabilities tries, as root and as other users, what the capabilities must not give; and those of a user
+// namespace, which every program may make in a sandbox with a kernel of its own.
 func attackWithCapabilities(t *testing.T, b *Bench) {
+	before, err := os.ReadDir(b.ReadOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, as := range []string{"", "/.sandlot/agent as 1000 ", "/.sandlot/agent as 65531 ", "/.sandlot/agent as nobody "} {
-		got := b.sh(t, as+"timeout 60 python3 - "+b.Canary+" <<'END'\n"+capableAttacks+"\nEND")
-		if got != "tried" {
-			t.Errorf("%q: %s", as, got)
+		for _, where := range []string{"", " apart"} {
+			got := b.sh(t, as+"timeout 60 python3 - "+b.Canary+where+" <<'END'\n"+CapableAttacks+"\nEND")
+			if got != "tried" {
+				t.Errorf("%q%s: %s", as, where, got)
+			}
 		}
 	}
 	b.want(t, "ls /run/sandlot", "agent.sock")
@@ -126,5 +141,39 @@ func attackWithCapabilities(t *testing.T, b *Bench) {
 	}
 	if text, err := os.ReadFile(b.Canary); err != nil || string(text) != canary {
 		t.Errorf("the canary: %q, %v", text, err)
+	}
+	if after, err := os.ReadDir(b.ReadOnly); err != nil || fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("a folder that only may be read has %v, %v", after, err)
+	}
+}
+
+// attackNeighbour tries, as one user of a sandbox, to reach a program, files and ids of another.
+func attackNeighbour(t *testing.T, b *Bench) {
+	b.want(t, "echo 'u2001:x:2001:2001::/:/bin/sh' >> /etc/passwd && install -d -m 700 -o 2001 -g 2001 /var/tmp/of2001 && "+
+		"chmod 1777 /var/tmp; echo $?", "0")
+	id := b.start(t, `exec env TREASURE=treasure-of-2001 /.sandlot/agent as 2001:2001 python3 -c '
+import os, pty, socket, time
+os.umask(0o077)
+treasure = "treasure-of-2001"
+for path in "/var/tmp/of2001/own", "/var/tmp/file2001": open(path, "w").write(treasure)
+os.chdir("/var/tmp/of2001")
+s = socket.socket(socket.AF_UNIX)
+s.bind("socket")
+s.listen()
+terminal = pty.openpty()
+open("ready", "w").write(str(os.getpid()))
+time.sleep(1000)'`)
+	pid := b.sh(t, "for i in $(seq 200); do test -s /var/tmp/of2001/ready && break; sleep 0.05; done; cat /var/tmp/of2001/ready")
+	before := b.sh(t, "sha256sum /var/tmp/of2001/own /var/tmp/file2001; stat -c '%a %u' /var/tmp/of2001/own /var/tmp/file2001")
+	for _, as := range []string{"2002", "nobody"} {
+		got := b.sh(t, "/.sandlot/agent as "+as+" timeout 60 python3 - "+pid+" <<'END'\n"+neighbourAttacks+"\nEND")
+		if got != "tried" {
+			t.Errorf("as %s: %s", as, got)
+		}
+	}
+	b.want(t, "sha256sum /var/tmp/of2001/own /var/tmp/file2001; stat -c '%a %u' /var/tmp/of2001/own /var/tmp/file2001", before)
+	b.want(t, "awk '/^State/ {print $2}' /proc/"+pid+"/status", "S")
+	if running, _, err := b.StopProcess(t.Context(), id, syscall.SIGKILL, 5*time.Second); err != nil || running {
+		t.Errorf("stopping: running %v, %v", running, err)
 	}
 }
