@@ -96,8 +96,7 @@ type App struct {
 	rules         policy.Current
 	quotas        *quota.Quotas
 	hub           *hub.Hub
-	reachHub      atomic.Pointer[hub.Hub] // hub, for reach, which runs before it is set
-	needRestart   []string                // changed settings that need a restart; only watchSettings uses it
+	needRestart   []string // changed settings that need a restart; only watchSettings uses it
 
 	restart    chan struct{} // receives when the server is to restart within its process; nil: it cannot
 	restoring  sync.Mutex    // held while a restore is prepared
@@ -133,6 +132,7 @@ func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err 
 	a := &App{Config: c, log: log, events: event.New(), registries: registries.New(log, Version),
 		certificate: CertificateSource(c, log), quotas: quota.New(), views: toolview.New(),
 		calls: toolcall.New(toolcall.Config{})}
+	a.hub = hub.Closed(&a.rules)
 	a.prewarmCtx, a.cancelPrewarm = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -207,16 +207,9 @@ func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
 		EvictIdle:    c.Sessions.EvictIdle,
 		Hibernation:  hibernation(c.Sessions.Hibernate),
 		AgentTimeout: 10 * time.Second,
-		MayCreate: func(ctx context.Context, p auth.Principal, template, asked string) error {
-			return a.hub.MayCreateSession(ctx, p, template, asked)
-		}}
+		MayCreate:    a.hub.MayCreateSession}
 	a.snapshots = snapshot.New(snapshot.Config{Store: a.store, Log: a.log, DiskBytes: limits.Hibernation.DiskBytes,
-		MayCreate: func(ctx context.Context, p auth.Principal, session string) error {
-			return a.hub.MaySnapshot(ctx, p, session)
-		},
-		MayCopy: func(ctx context.Context, p auth.Principal, source string, secrets []string) error {
-			return a.hub.MayCopy(ctx, p, source, secrets)
-		}})
+		MayCreate: a.hub.MaySnapshot, MayCopy: a.hub.MayCopy})
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
 		OnSandbox: a.calls.AttachClient, Bound: boundSettings{a.bound, a.registries.Certificates()},
 		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits,
@@ -280,7 +273,7 @@ func (a *App) openNetwork(ctx context.Context) error {
 	}
 	a.bound = bound.New(a.vault, a.log)
 	a.egress = egress.New(egress.Config{Log: a.log, Events: a.events, Resolve: a.resolveHost, Terminator: a.bound,
-		Reach: a.reach, Asker: asker{a},
+		Reach: a.hub.Reach, Asker: a.hub.Asker(),
 		Limits: egress.Limits{Connections: c.Network.MaxConnections, Rate: c.Network.ConnectionRate,
 			Bytes: int64(c.Network.MaxMB) << 20, Idle: c.Network.Idle}})
 	return nil
@@ -325,7 +318,7 @@ func (a *App) openEdges(ctx context.Context) error {
 	if err := a.sendTelemetry(metrics); err != nil {
 		return err
 	}
-	a.hub = hub.New(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
+	a.hub.Open(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
 		Ports: a.ports, Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
 		Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a, Quotas: a.quotas,
 		Rules: &a.rules, Questions: questions, Log: a.log,
@@ -333,25 +326,23 @@ func (a *App) openEdges(ctx context.Context) error {
 		NetworkHold:     func() time.Duration { return a.active.Load().Network.Hold },
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
 			label := metric.External
-			if a.isOwnTool(call.Name) {
+			if a.hub.Owns(call.Name) {
 				label = call.Name
 			}
 			metrics.Call(label, outcome, took)
 			a.log.InfoContext(ctx, "tool call", "principal", call.Principal.ID, "tool", call.Name, "outcome", outcome,
 				"took", took)
 		}})
-	a.calls.Call, a.calls.Background = a.hub.CallExternal, a.hub.CallInBackground
-	a.calls.May, a.calls.Elicit = a.hub.MayCall, a.hub.Elicit
 	key, err := stateKey(c.Server.StateDir)
 	if err != nil {
 		return err
 	}
-	a.reachHub.Store(a.hub)
 	a.gateway = gateway.New(gateway.Config{Hub: a.hub, Version: Version, SealKey: key,
 		MaxBody: int64(c.Server.MaxBodyMB) << 20,
 		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
 		TokenContext: a.watch.TokenContext, Connected: a.prewarm, Views: a.views, MCPSessions: a.store,
 		Ready: a.readyPackages})
+	a.calls.Clients = a.gateway
 	listed, localPages := origins(c.Server)
 	a.api = api.New(api.Config{Authenticator: a.authenticator, TokenWatch: a.watch, Limits: limiter,
 		Gateway: a.gateway, Hub: a.hub,
@@ -374,12 +365,6 @@ func (a *App) metrics() *metric.Metrics {
 		m.CountEvents(a.recorder.Stats)
 	}
 	return m
-}
-
-// isOwnTool reports whether Sandlot itself has a tool of that name.
-func (a *App) isOwnTool(name string) bool {
-	_, ok := a.tools.Find(auth.Local, name)
-	return ok || a.finder.Owns(name)
 }
 
 // offersTools reports whether a principal has tools of third-party servers.

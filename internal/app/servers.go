@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/limit"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/toolcall"
 	"sandlot/internal/vault"
 )
 
@@ -20,7 +21,7 @@ import (
 func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 	c := a.Config
 	a.servers = servers.New(servers.Config{Events: a.events, Store: a.store, Sessions: a.sessions, Secrets: a.vault,
-		Version: Version, Idle: c.MCP.IdleTimeout, InstallTimeout: c.MCP.InstallTimeout, Reserved: a.isOwnTool,
+		Version: Version, Idle: c.MCP.IdleTimeout, InstallTimeout: c.MCP.InstallTimeout, Reserved: a.hub.Owns,
 		Dial:       a.dialServer,
 		Callback:   callbackURL(c.Server),
 		LoginStore: &vault.Logins{Vault: a.vault, Store: a.store},
@@ -30,12 +31,13 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 		OnUpdate:   func(owner, uri string) { a.gateway.ResourceUpdated(owner, uri) },
 		OnLog:      func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
 		Limits:     limits, Quotas: a.quotas, Log: a.log})
-	a.finder = finder.New(a.servers, a.isOwnTool, a.log)
+	a.finder = finder.New(a.servers, a.hub.Owns, a.log)
 	a.views.Searchable = a.finder.Prepare
 	shown, err := views(c)
 	a.views.Set(shown)
 	a.closers = append(a.closers, func() error { a.servers.Close(); a.finder.Close(); return nil })
-	a.openCalls(limits)
+	a.calls.Config = toolcall.Config{Door: a.hub, Servers: a.servers, Finder: a.finder, Sessions: a.sessions,
+		Limits: limits, Log: a.log} // before a session has a sandbox
 	return err
 }
 
