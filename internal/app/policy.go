@@ -1,6 +1,8 @@
 package app
 
 import (
+	"log/slog"
+
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
@@ -46,10 +48,10 @@ func RuleWarnings(c *config.Config) (list []string) {
 }
 
 // setRules puts rules of the settings into effect.
-func (a *App) setRules(c *config.Config, rules *policy.Rules) {
-	a.rules.Set(rules)
+func (n *effective) setRules(c *config.Config, rules *policy.Rules, log *slog.Logger) {
+	n.rules.Set(rules)
 	for _, w := range RuleWarnings(c) {
-		a.log.Warn("a rule is narrower than it reads", "rule", w)
+		log.Warn("a rule is narrower than it reads", "rule", w)
 	}
 }
 
