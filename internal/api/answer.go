@@ -37,12 +37,13 @@ func (s *Server) respond(e endpoint) http.HandlerFunc {
 			return
 		}
 		once.Begun(r.Context()) // also if there is no memory for the answer
-		switch v.(type) {
+		switch v := v.(type) {
 		case nil:
 			w.WriteHeader(http.StatusNoContent)
 		case hub.Session:
 			writeJSON(w, http.StatusCreated, v)
 		case protocol.TemplateRequested:
+			w.Header().Set("Location", v.Progress)
 			writeJSON(w, http.StatusAccepted, v)
 		default:
 			writeJSON(w, http.StatusOK, v)
@@ -73,23 +74,37 @@ func (s *Server) stream(serve streamer) http.HandlerFunc {
 // An input reads the input of an operation from a request.
 type input[In any] func(w http.ResponseWriter, r *http.Request) (In, error)
 
-// operation serves an operation of the hub.
-func operation[In, Out any](s *Server, o hub.Op[In, Out], in input[In]) http.HandlerFunc {
+// An output makes the answer of what an operation returned; nil: the response has no content.
+type output[Out any] func(r *http.Request, made Out) any
+
+// operation serves an operation of the hub. Without out, the answer is what the operation returned.
+func operation[In, Out any](s *Server, o hub.Op[In, Out], in input[In], out ...output[Out]) http.HandlerFunc {
 	return s.respond(func(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
 		given, err := in(w, r)
 		if err != nil {
 			return nil, err
 		}
-		answer, err := o.Do(r.Context(), s.Hub, p, given)
-		switch any(answer).(type) {
-		case hub.None, hub.Removed:
+		made, err := o.Do(r.Context(), s.Hub, p, given)
+		if err != nil {
 			return nil, err
 		}
-		return answer, err
+		if len(out) > 0 {
+			return out[0](r, made), nil
+		}
+		switch any(made).(type) {
+		case hub.None, hub.Removed:
+			return nil, nil
+		}
+		return made, nil
 	})
 }
 
 func noInput(http.ResponseWriter, *http.Request) (hub.None, error) { return hub.None{}, nil }
+
+func noOutput[Out any](*http.Request, Out) any { return nil }
+
+// wholeRequest is the input of an operation that api answers by itself.
+func wholeRequest(_ http.ResponseWriter, r *http.Request) (*http.Request, error) { return r, nil }
 
 func sessionID(_ http.ResponseWriter, r *http.Request) (hub.SessionID, error) {
 	return hub.SessionID(r.PathValue("id")), nil

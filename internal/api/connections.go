@@ -4,31 +4,27 @@ import (
 	"net/http"
 
 	"sandlot/internal/api/protocol"
-	"sandlot/internal/auth"
 	"sandlot/internal/hub"
 )
 
 // maxRequest bounds the body of a request about a server, in bytes.
 const maxRequest = 4 << 20
 
-// approveConnection approves the tools whose hash is still the one in the body; without a
-// body it approves all tools.
-func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
+// approval reads which tools are approved: those whose hash is still the one in the body; without a body all tools.
+func approval(w http.ResponseWriter, r *http.Request) (hub.Approval, error) {
 	q := hub.Approval{ServerName: hub.ServerName(r.PathValue("id"))}
 	const expected = "nothing but tools, the hashes of what was seen by the server's names"
-	if err := decodeOptional(w, r, maxRequest, &q, expected); err != nil {
-		return nil, err
-	}
-	i, err := hub.ApproveServer.Do(r.Context(), s.Hub, p, q)
-	if err != nil {
-		return nil, err
-	}
+	err := decodeOptional(w, r, maxRequest, &q, expected)
+	return q, err
+}
+
+func approved(_ *http.Request, i hub.ServerInfo) any {
 	a := protocol.Approved{ConnectionID: i.ID, Name: i.Name, ToolCount: len(i.Tools), State: string(i.State),
 		HeldTools: []protocol.HeldTool{}}
 	for _, n := range i.Held {
 		a.HeldTools = append(a.HeldTools, protocol.HeldTool{Remote: n.Remote, Reason: n.Why})
 	}
-	return a, nil
+	return a
 }
 
 // promptRequest reads the request for a prompt of a third-party server.

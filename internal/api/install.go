@@ -1,42 +1,31 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"os"
 
 	"sandlot/internal/api/protocol"
-	"sandlot/internal/auth"
 	"sandlot/internal/clientconfig"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
-	"sandlot/internal/policy"
 )
 
 // placeholder stands for the user's token, which no response contains.
 const placeholder = "YOUR_TOKEN"
 
-// installList lists the clients that installGuidance knows.
-func (s *Server) installList(_ http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	return hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide},
-		func(context.Context) (protocol.GuidanceList, error) {
-			list := protocol.GuidanceList{Clients: []protocol.GuidanceRow{}}
-			for _, c := range clientconfig.All() {
-				list.Clients = append(list.Clients,
-					protocol.GuidanceRow{Client: c.ID, Title: c.Title, File: c.Files(), Path: "/install/" + c.ID})
-			}
-			return list, nil
-		})
+// guidanceList lists the clients that guidance knows.
+func guidanceList(hub.None) (protocol.GuidanceList, error) {
+	list := protocol.GuidanceList{Clients: []protocol.GuidanceRow{}}
+	for _, c := range clientconfig.All() {
+		list.Clients = append(list.Clients,
+			protocol.GuidanceRow{Client: c.ID, Title: c.Title, File: c.Files(), Path: "/install/" + c.ID})
+	}
+	return list, nil
 }
 
-// installGuidance returns how to add this server to the configuration of one client. The query may have
+// guidance returns how to add this server to the configuration of one client. The query may have
 // url, at which the client reaches this server, and name, which the server gets in the client. The
 // default url is PublicURL, or else the address of the request, which a proxy may have changed.
-func (s *Server) installGuidance(_ http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	return hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide},
-		func(context.Context) (*protocol.Guidance, error) { return s.guidance(r) })
-}
-
 func (s *Server) guidance(r *http.Request) (*protocol.Guidance, error) {
 	c, err := clientconfig.Find(r.PathValue("client"))
 	if err != nil {

@@ -19,73 +19,59 @@ var pageParameters = []openapi.Parameter{
 		"list and the same user alone, until the server starts again.", openapi.Text("^[A-Za-z0-9_-]+$")),
 }
 
-// A lister returns a list, or the page of it that a request asks for.
-type lister func(w http.ResponseWriter, r *http.Request, p auth.Principal, q page.Request) (any, error)
-
-// list serves a list that has pages.
-func (s *Server) list(l lister) http.HandlerFunc {
+// list serves an operation whose output is a list. cut makes the page of it that a request asks for, or all of it.
+func list[In, Out any](s *Server, o hub.Op[In, Out], in input[In], cut func(q page.Request, all Out) any) http.HandlerFunc {
 	return s.respond(func(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
 		q, err := s.cursors.Request(r, p.ID)
 		if err != nil {
 			return nil, err
 		}
-		return l(w, r, p, q)
+		given, err := in(w, r)
+		if err != nil {
+			return nil, err
+		}
+		all, err := o.Do(r.Context(), s.Hub, p, given)
+		if err != nil {
+			return nil, err
+		}
+		return cut(q, all), nil
 	})
 }
 
-func (s *Server) listSessions(w http.ResponseWriter, r *http.Request, p auth.Principal, q page.Request) (any, error) {
-	args := map[string]any{}
-	if labels := r.URL.Query()["label"]; len(labels) > 0 {
-		args["labels"] = labels
-	}
-	fields, err := s.structured(w, r, p, "get_sessions", args)
+func sessionPage(q page.Request, fields any) any {
 	all, ok := fields.(*hub.SessionList)
-	if err != nil || !ok {
-		return fields, err
+	if !ok {
+		return fields
 	}
 	answer := protocol.SessionPage{SessionList: *all}
 	answer.Sessions, answer.NextCursor = page.Cut(q, all.Sessions, sessionKey)
-	return answer, nil
+	return answer
 }
 
-func (s *Server) listConnections(w http.ResponseWriter, r *http.Request, p auth.Principal,
-	q page.Request) (any, error) {
-	fields, err := s.structured(w, r, p, "list_external_mcp", map[string]any{})
+func serverPage(q page.Request, fields any) any {
 	all, ok := fields.(*hub.ServerList)
-	if err != nil || !ok {
-		return fields, err
+	if !ok {
+		return fields
 	}
 	answer := protocol.ServerPage{ServerList: *all}
 	answer.Servers, answer.NextCursor = page.Cut(q, all.Servers, serverKey)
-	return answer, nil
+	return answer
 }
 
-func (s *Server) listSecrets(_ http.ResponseWriter, r *http.Request, p auth.Principal, q page.Request) (any, error) {
-	all, err := hub.ListSecrets.Do(r.Context(), s.Hub, p, hub.None{})
-	if err != nil {
-		return nil, err
-	}
+func secretPage(q page.Request, all []hub.Secret) any {
 	answer := protocol.SecretList{}
 	answer.Secrets, answer.NextCursor = page.Cut(q, all, func(s hub.Secret) string { return s.Name })
-	return answer, nil
+	return answer
 }
 
-func (s *Server) listTemplates(_ http.ResponseWriter, r *http.Request, p auth.Principal, q page.Request) (any, error) {
-	all, err := hub.ListTemplates.Do(r.Context(), s.Hub, p, hub.None{})
-	if err != nil {
-		return nil, err
-	}
+func templatePage(q page.Request, all []hub.Template) any {
 	answer := protocol.TemplateList{}
 	answer.Templates, answer.NextCursor = page.Cut(q, all, func(t hub.Template) string { return t.Name })
-	return answer, nil
+	return answer
 }
 
-// listQuestions answers with two lists, of which pages have first the questions, then the answers.
-func (s *Server) listQuestions(_ http.ResponseWriter, r *http.Request, p auth.Principal, q page.Request) (any, error) {
-	all, err := hub.ListQuestions.Do(r.Context(), s.Hub, p, hub.None{})
-	if err != nil {
-		return nil, err
-	}
+// questionPage has two lists, of which pages have first the questions, then the answers.
+func questionPage(q page.Request, all hub.QuestionList) any {
 	type entry struct {
 		key   string
 		index int // in its list
@@ -107,7 +93,7 @@ func (s *Server) listQuestions(_ http.ResponseWriter, r *http.Request, p auth.Pr
 			answer.Answers = append(answer.Answers, all.Answers[e.index])
 		}
 	}
-	return answer, nil
+	return answer
 }
 
 // sessionKey orders sessions by their age, the oldest first.

@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"sandlot/internal/api/protocol"
-	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 	"sandlot/internal/secret"
@@ -26,9 +25,11 @@ func newSecret(w http.ResponseWriter, r *http.Request) (hub.NewSecret, error) {
 	return s, err
 }
 
-// removeSecret removes a secret and returns the servers that still refer to it.
-func (s *Server) removeSecret(_ http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	name := r.PathValue("name")
-	uses, err := hub.RemoveSecret.Do(r.Context(), s.Hub, p, hub.SecretName(name))
-	return protocol.SecretRemoved{Name: name, UsedBy: uses}, err
+func secretName(_ http.ResponseWriter, r *http.Request) (hub.SecretName, error) {
+	return hub.SecretName(r.PathValue("name")), nil
+}
+
+// secretRemoved says which servers still refer to the secret.
+func secretRemoved(r *http.Request, uses []string) any {
+	return protocol.SecretRemoved{Name: r.PathValue("name"), UsedBy: uses}
 }

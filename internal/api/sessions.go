@@ -11,10 +11,6 @@ import (
 	"sandlot/internal/tool"
 )
 
-func (s *Server) getSession(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	return s.structured(w, r, p, "get_sessions", map[string]any{"session_id": r.PathValue("id")})
-}
-
 func sessionRequest(w http.ResponseWriter, r *http.Request) (hub.SessionSpec, error) {
 	var q protocol.SessionRequest
 	err := decodeOptional(w, r, 1<<20, &q, "nothing but template, flavor, env, name, labels, ends_at, ends_in and on_end")
@@ -28,35 +24,51 @@ func sessionChange(w http.ResponseWriter, r *http.Request) (c hub.SessionChange,
 	return c, err
 }
 
-// callTool calls the tool of the path. The response is flat, as that of a bare call: the
-// result's fields beside content and isError, for tools of third-party servers too.
-func (s *Server) callTool(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
+// toolCall reads the call of the tool of the path.
+func toolCall(w http.ResponseWriter, r *http.Request) (tool.Call, error) {
 	var args json.RawMessage
-	if err := decode(w, r, 16<<20, &args, "the tool's arguments"); err != nil {
-		return nil, err
-	}
-	res, err := s.call(w, r, p, r.PathValue("name"), args)
-	if err != nil {
-		return nil, err
-	}
-	return rpc.FlatResult(res), nil
+	err := decode(w, r, 16<<20, &args, "the tool's arguments")
+	p, _ := auth.FromContext(r.Context())
+	return tool.NewCall(p, r.PathValue("name"), args, reservedFor(w)), err
 }
 
-// structured calls a tool and returns its structured content.
-func (s *Server) structured(w http.ResponseWriter, r *http.Request, p auth.Principal, name string,
-	args map[string]any) (any, error) {
-	given, err := json.Marshal(args)
-	if err != nil {
-		return nil, err
+// flatResult makes the response of a call flat, as that of a bare call: the result's fields beside content and isError,
+// for tools of third-party servers too.
+func flatResult(_ *http.Request, made *tool.Result) any { return rpc.FlatResult(made) }
+
+// arguments returns what reads the arguments of an operation that a tool carries out: the fields of the body, which may
+// be missing, and the parameter of the path. An empty argument: the path has none.
+func arguments(argument, parameter string) input[hub.Arguments] {
+	return func(w http.ResponseWriter, r *http.Request) (a hub.Arguments, err error) {
+		a = hub.Arguments{Values: map[string]any{}, Reservation: reservedFor(w)}
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			err = decodeOptional(w, r, 1<<20, &a.Values, "the tool's other arguments")
+		}
+		if argument != "" {
+			a.Values[argument] = r.PathValue(parameter)
+		}
+		return a, err
 	}
-	res, err := s.call(w, r, p, name, given)
-	if err != nil {
-		return nil, err
-	}
-	return res.Fields, nil
 }
 
-func (s *Server) call(w http.ResponseWriter, r *http.Request, p auth.Principal, name string,
-	args json.RawMessage) (*tool.Result, error) {
-	return s.Hub.Call(r.Context(), tool.Call{Principal: p, Name: name, Args: args, Reservation: reservedFor(w)})
+// labelled reads the labels that the listed sessions have.
+func labelled(w http.ResponseWriter, r *http.Request) (hub.Arguments, error) {
+	a, err := arguments("", "")(w, r)
+	if labels := r.URL.Query()["label"]; len(labels) > 0 {
+		a.Values["labels"] = labels
+	}
+	return a, err
 }
+
+// The bodies of requests, for their description.
+type (
+	forkRequest struct {
+		Count int `json:"count,omitempty" jsonschema:"How many: from 1, which is the default, to 8."`
+	}
+	snapshotRequest struct {
+		Name string `json:"name,omitempty" jsonschema:"Its name. Default: made of the time."`
+	}
+	restoreRequest struct {
+		Session string `json:"session_id,omitempty" jsonschema:"An id, home, or new. Default: the one it was made of."`
+	}
+)

@@ -4,18 +4,16 @@ import (
 	"net/http"
 
 	"sandlot/internal/api/protocol"
-	"sandlot/internal/auth"
 	"sandlot/internal/hub"
 )
 
 // templatesPath is the path of the list of templates.
 const templatesPath = "/v1/templates"
 
-func (s *Server) buildTemplate(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
-	requested, err := hub.BuildTemplate.Do(r.Context(), s.Hub, p, hub.TemplateName(r.PathValue("name")))
-	if err != nil {
-		return nil, err
-	}
-	w.Header().Set("Location", templatesPath)
-	return protocol.TemplateRequested{Template: requested, Progress: templatesPath}, nil
+func templateName(_ http.ResponseWriter, r *http.Request) (hub.TemplateName, error) {
+	return hub.TemplateName(r.PathValue("name")), nil
+}
+
+func templateRequested(_ *http.Request, t hub.Template) any {
+	return protocol.TemplateRequested{Template: t, Progress: templatesPath}
 }

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"sandlot/internal/api"
@@ -21,93 +20,51 @@ import (
 	"sandlot/internal/api/metric"
 	"sandlot/internal/app/memorylimit"
 	"sandlot/internal/app/registries"
-	"sandlot/internal/app/stack"
-	"sandlot/internal/audit"
 	"sandlot/internal/auth"
-	"sandlot/internal/auth/oidc"
-	"sandlot/internal/builtin"
 	"sandlot/internal/certificate"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
 	"sandlot/internal/egress/bound"
-	"sandlot/internal/event"
 	"sandlot/internal/fault"
-	"sandlot/internal/finder"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
-	"sandlot/internal/limit"
-	"sandlot/internal/policy"
 	"sandlot/internal/pool"
 	"sandlot/internal/port"
 	"sandlot/internal/question"
 	"sandlot/internal/quota"
-	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/snapshot"
-	"sandlot/internal/store"
-	"sandlot/internal/telemetry"
 	"sandlot/internal/template"
 	"sandlot/internal/tool"
-	"sandlot/internal/toolcall"
 	"sandlot/internal/toolview"
 	"sandlot/internal/vault"
 	"sandlot/internal/volume"
 	"sandlot/internal/workspace"
 )
 
-// App is a server. New opens everything, Run serves, and Close closes everything.
+// App is a server. New makes it, Run serves, and Close closes everything. Its parts are made one after the other, each
+// of those before it: see open.
 type App struct {
 	Config *config.Config
+	log    *slog.Logger
 
-	log           *slog.Logger
-	store         *store.DB
-	runtimes      runtimeList
-	templates     *template.Set
-	hostVersion   string        // of the template host: see hostNow
-	hostChanged   chan struct{} // receives when the machine's packages have changed
-	stack         *stack.Stack
-	firstTemplate string // of new sessions
-	builder       *template.Builder
-	volumes       *volume.Volumes
-	egress        *egress.Broker
-	pool          *pool.Pool
-	sessions      *session.Sessions
-	snapshots     *snapshot.Snapshots
-	ports         *port.Ports
-	verifier      *oidc.Verifier // nil: there are no OIDC issuers
-	authenticator *auth.Authenticator
-	watch         *auth.TokenWatch
-	certificate   *certificate.Source // nil: plain HTTP
-	vault         *vault.Vault
-	bound         *bound.Terminator
-	servers       *servers.Servers
-	tools         *builtin.Tools
-	calls         *toolcall.Calls
-	gateway       *gateway.Gateway
-	finder        *finder.Finder
-	views         *toolview.Views
-	api           *api.Server
-	events        *event.Stream
-	recorder      *audit.Recorder     // nil: events are only in memory
-	telemetry     *telemetry.Exporter // nil: there is no collector
-	registries    *registries.Registries
-	active        atomic.Pointer[activeSettings]
-	rules         policy.Current
-	quotas        *quota.Quotas
-	hub           *hub.Hub
-	reachHub      atomic.Pointer[hub.Hub] // hub, for reach, which runs before it is set
-	needRestart   []string                // changed settings that need a restart; only watchSettings uses it
+	*effective
+	*restarts
+	*prewarming
+	records
+	templating
+	sandboxes
+	access
+	tooling
+	hub         *hub.Hub
+	gateway     *gateway.Gateway
+	api         *api.Server
+	certificate *certificate.Source // nil: plain HTTP
+	closing     *closers
 
-	restart    chan struct{} // receives when the server is to restart within its process; nil: it cannot
-	restoring  sync.Mutex    // held while a restore is prepared
-	restarting bool          // set by Run: the server has ended to restart
-	sockets    []*os.File    // set by Run: they listen until the next server does
-
-	applyMu       sync.Mutex // held during changes of active
-	closers       []func() error
-	prewarms      sync.WaitGroup
-	prewarmCtx    context.Context // of home sessions that boot before they are used; see prewarm
-	cancelPrewarm context.CancelFunc
+	needRestart []string   // changed settings that need a restart; only watchSettings uses it
+	restarting  bool       // set by Run: the server has ended to restart
+	sockets     []*os.File // set by Run: they listen until the next server does
 }
 
 // Version is set by the linker.
@@ -123,50 +80,62 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (*App, error) 
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	a.closers = slices.Insert(a.closers, 0, lock.Close) // the last one to be called
+	*a.closing = slices.Insert(*a.closing, 0, lock.Close) // the last one to be called
 	return a, nil
+}
+
+// A maker makes the parts of a server. Each of its methods returns what it has made of what it is given.
+type maker struct {
+	c       *config.Config
+	log     *slog.Logger
+	now     *effective
+	hub     *hub.Hub // closed, until what it gives access to is there
+	closing *closers
 }
 
 // open creates a server in a state folder that the caller has locked.
 func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err error) {
-	a := &App{Config: c, log: log, events: event.New(), registries: registries.New(log, Version),
-		certificate: CertificateSource(c, log), quotas: quota.New(), views: toolview.New(),
-		calls: toolcall.New(toolcall.Config{})}
-	a.prewarmCtx, a.cancelPrewarm = context.WithCancel(context.Background())
+	now := &effective{quotas: quota.New(), views: toolview.New()}
+	m := maker{c: c, log: log, now: now, hub: hub.Closed(&now.rules), closing: &closers{}}
 	defer func() {
 		if err != nil {
-			a.runClosers()
+			_ = m.closing.run()
 		}
 	}()
-	if err := a.openStore(ctx); err != nil {
+	a := &App{Config: c, log: log, effective: now, restarts: &restarts{c: c, log: log}, hub: m.hub,
+		certificate: CertificateSource(c, log), closing: m.closing}
+	if a.records, err = m.openRecords(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.openTelemetry(ctx); err != nil {
+	found := registries.New(log, Version)
+	if err := found.Open(ctx, c); err != nil {
 		return nil, err
 	}
-	if err := a.recordEvents(ctx); err != nil {
-		return nil, err
-	}
-	if err := a.registries.Open(ctx, c); err != nil {
-		return nil, err
-	}
-	if a.runtimes, err = Runtimes(c, log); err != nil {
-		return nil, err
-	}
-	a.closers = append(a.closers, func() error { return closeAll(a.runtimes) })
-	if err := choose(ctx, a.runtimes); err != nil {
-		return nil, err
-	}
-	defaultTemplate, err := a.openTemplates(ctx)
+	runtimes, err := m.openRuntimes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.openSessions(ctx, defaultTemplate); err != nil {
+	if a.templating, err = m.openTemplates(ctx, runtimes, found); err != nil {
 		return nil, err
 	}
-	if err := a.openEdges(ctx); err != nil {
+	if a.sandboxes, err = m.openSandboxes(ctx, a.records, a.templating, runtimes); err != nil {
 		return nil, err
 	}
+	if a.access, err = m.openAccess(ctx, a.records); err != nil {
+		return nil, err
+	}
+	a.prewarming = m.openPrewarming(a.sessions)
+	if a.gateway, err = m.openGateway(a.records, a.templating, a.access, a.prewarming); err != nil {
+		return nil, err
+	}
+	if a.tooling, err = m.openTools(a.records, a.templating, a.sandboxes, a.access, a.gateway); err != nil {
+		return nil, err
+	}
+	metrics, err := m.openHub(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	a.api = m.openAPI(a.access, a.gateway, runtimes, metrics)
 	if err := a.servers.Recover(ctx); err != nil {
 		return nil, fmt.Errorf("reading the connections: %w", err)
 	}
@@ -179,75 +148,97 @@ func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err 
 	return a, nil
 }
 
-// openSessions creates the pool and the sessions, and recovers the sessions of the previous server.
-func (a *App) openSessions(ctx context.Context, defaultTemplate string) error {
-	c := a.Config
+// sandboxes are the sandboxes, the sessions that have them, and the ways into and out of them.
+type sandboxes struct {
+	networking
+	runtimes  runtimeList
+	volumes   *volume.Volumes
+	pool      *pool.Pool
+	sessions  *session.Sessions
+	snapshots *snapshot.Snapshots
+	builder   *template.Builder
+	ports     *port.Ports
+}
+
+// openSandboxes creates the pool and the sessions, and recovers the sessions of the previous server.
+func (m maker) openSandboxes(ctx context.Context, r records, t templating, runtimes runtimeList) (s sandboxes,
+	err error) {
+	c := m.c
 	workspaces, err := workspace.Open(filepath.Join(c.Server.StateDir, "workspaces"))
 	if err != nil {
-		return err
+		return s, err
 	}
-	a.volumes = volume.New(volume.Config{Mounts: mounts(c), LimitBytes: int64(c.VolumeLimitMB) << 20,
-		Seal: a.runtimes.seal, Log: a.log})
+	s.runtimes = runtimes
+	s.volumes = volume.New(volume.Config{Mounts: mounts(c), LimitBytes: int64(c.VolumeLimitMB) << 20,
+		Seal: runtimes.seal, Log: m.log})
 	sessionFlavors, defaultFlavor := flavors(c)
-	a.pool = pool.New(pool.Config{Runtime: a.runtimes[0], Further: a.runtimes[1:], Workspaces: workspaces,
-		Volumes:   a.volumes.Mounts,
+	s.pool = pool.New(pool.Config{Runtime: runtimes[0], Further: runtimes[1:], Workspaces: workspaces,
+		Volumes:   s.volumes.Mounts,
 		Processes: int64(c.Runtime.MaxProcesses), DiskBytes: int64(c.Runtime.DiskMB) << 20,
 		BootTimeout:   c.Runtime.StartTimeout,
 		OrphanTimeout: c.Sessions.OrphanTimeout, WarmPerTemplate: c.Runtime.OwnPoolSize,
 		WarmMemoryMB: c.Runtime.PoolMemoryMB,
-		Templates:    a.templates.Ready, Flavors: sessionFlavors, Flavor: defaultFlavor, Log: a.log})
-	if err := a.openNetwork(ctx); err != nil {
-		return err
+		Templates:    t.templates.Ready, Flavors: sessionFlavors, Flavor: defaultFlavor, Log: m.log})
+	if s.networking, err = m.openNetwork(ctx, r, runtimes); err != nil {
+		return s, err
 	}
-	limits := session.Rules{DefaultTemplate: defaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor,
-		Templates: a.templates, Flavors: sessionFlavors, MaxSessions: c.Sessions.MaxSessions,
-		MaxMemoryMB: c.Sessions.MaxMemoryMB,
-		IdleTimeout: c.Sessions.IdleTimeout, Retention: c.Sessions.Retention, SweepInterval: c.Sessions.SweepInterval,
-		EvictIdle:    c.Sessions.EvictIdle,
-		Hibernation:  hibernation(c.Sessions.Hibernate),
-		AgentTimeout: 10 * time.Second,
-		MayCreate: func(ctx context.Context, p auth.Principal, template, asked string) error {
-			return a.hub.MayCreateSession(ctx, p, template, asked)
-		}}
-	a.snapshots = snapshot.New(snapshot.Config{Store: a.store, Log: a.log, DiskBytes: limits.Hibernation.DiskBytes,
-		MayCreate: func(ctx context.Context, p auth.Principal, session string) error {
-			return a.hub.MaySnapshot(ctx, p, session)
-		},
-		MayCopy: func(ctx context.Context, p auth.Principal, source string, secrets []string) error {
-			return a.hub.MayCopy(ctx, p, source, secrets)
-		}})
-	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
-		OnSandbox: a.calls.AttachClient, Bound: boundSettings{a.bound, a.registries.Certificates()},
-		Sealer: a.vault, Quotas: a.quotas, Events: a.events, Rules: limits,
-		Kept: a.snapshots.Kept, KeptBytes: a.snapshots.Bytes})
-	a.snapshots.Sessions = a.sessions
-	networkPolicies, err := policies(c)
-	if err != nil {
-		return err
+	m.openSessions(&s, r, t)
+	if err := m.applySettings(ctx, r, t, s); err != nil {
+		return s, err
 	}
-	rules, err := compileRules(c)
-	if err != nil {
-		return err
-	}
-	a.setRules(c, rules)
-	if err := a.setQuotas(ctx); err != nil {
-		return err
-	}
-	a.apply(&activeSettings{c, networkPolicies})
-	a.builder = template.NewBuilder(template.Config{Set: a.templates, Pool: a.pool, Flavor: defaultFlavor, Log: a.log,
-		Imager: imagerOf(a.pool, openImages(c.Server.StateDir, a.log)),
-		Dir:    filepath.Join(c.Server.StateDir, "templates"), Prepare: a.registries.Prepare,
+	s.builder = template.NewBuilder(template.Config{Set: t.templates, Pool: s.pool, Flavor: defaultFlavor, Log: m.log,
+		Imager: imagerOf(s.pool, openImages(c.Server.StateDir, m.log)),
+		Dir:    filepath.Join(c.Server.StateDir, "templates"), Prepare: t.registries.Prepare,
 		Outlet: func(name, box string) *egress.Outlet {
-			return a.egress.Outlet(egress.Owner{Principal: "template " + name, Sandbox: box},
-				a.sessions.TemplatePolicy(name), egress.NewMeter(egress.Traffic{}, nil))
+			return s.egress.Outlet(egress.Owner{Principal: "template " + name, Sandbox: box},
+				s.sessions.TemplatePolicy(name), egress.NewMeter(egress.Traffic{}, nil))
 		}})
-	a.builder.Load(ctx)
-	if err := a.snapshots.Recover(ctx); err != nil {
+	s.builder.Load(ctx)
+	if err := s.snapshots.Recover(ctx); err != nil {
+		return s, err
+	}
+	if err := s.sessions.Recover(ctx); err != nil {
+		return s, fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
+	}
+	links, err := links(c)
+	if err != nil {
+		return s, err
+	}
+	s.ports = port.New(port.Config{Store: r.store, SessionExists: s.sessions.Has, Links: links, Log: m.log})
+	return s, s.ports.Recover(ctx)
+}
+
+// openSessions creates the sessions and the snapshots, which know each other.
+func (m maker) openSessions(s *sandboxes, r records, t templating) {
+	c := m.c.Sessions
+	sessionFlavors, _ := flavors(m.c)
+	rules := session.Rules{DefaultTemplate: t.firstTemplate, DefaultFlavor: c.DefaultFlavor, Templates: t.templates,
+		Flavors: sessionFlavors, MaxSessions: c.MaxSessions, MaxMemoryMB: c.MaxMemoryMB, IdleTimeout: c.IdleTimeout,
+		Retention: c.Retention, SweepInterval: c.SweepInterval, EvictIdle: c.EvictIdle,
+		Hibernation: hibernation(c.Hibernate), AgentTimeout: 10 * time.Second, MayCreate: m.hub.MayCreateSession}
+	s.snapshots = snapshot.New(snapshot.Config{Store: r.store, Log: m.log, DiskBytes: rules.Hibernation.DiskBytes,
+		MayCreate: m.hub.MaySnapshot, MayCopy: m.hub.MayCopy})
+	s.sessions = session.New(session.Config{Pool: s.pool, Store: r.store, Log: m.log, Egress: s.egress,
+		Bound: boundSettings{s.bound, t.registries.Certificates()}, Sealer: s.vault, Quotas: m.now.quotas,
+		Events: r.events, Rules: rules, Kept: s.snapshots.Kept, KeptBytes: s.snapshots.Bytes})
+	s.snapshots.Sessions = s.sessions
+}
+
+// applySettings puts those settings into effect that may change later.
+func (m maker) applySettings(ctx context.Context, r records, t templating, s sandboxes) error {
+	networkPolicies, err := policies(m.c)
+	if err != nil {
 		return err
 	}
-	if err := a.sessions.Recover(ctx); err != nil {
-		return fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
+	rules, err := compileRules(m.c)
+	if err != nil {
+		return err
 	}
+	m.now.setRules(m.c, rules, m.log)
+	if err := m.setQuotas(ctx, r.store); err != nil {
+		return err
+	}
+	m.now.apply(&activeSettings{m.c, networkPolicies}, s.sessions, t.registries)
 	return nil
 }
 
@@ -257,140 +248,128 @@ func hibernation(h config.Hibernate) session.Hibernation {
 		PackAfter: h.CompressAfter}
 }
 
-// openNetwork opens the vault, and creates the network broker.
-func (a *App) openNetwork(ctx context.Context) error {
-	c := a.Config
-	a.vault = openVault(c, a.store)
-	a.vault.Quotas = a.quotas
-	if err := a.vault.FinishRekey(ctx, a.store); err != nil {
-		return err
-	}
-	if err := a.vault.OpenKeyring(ctx, a.store); err != nil {
-		return err
-	}
-	if err := a.vault.Check(); err != nil {
-		return err
-	}
-	if err := a.vault.CheckStored(ctx, a.store); err != nil {
-		return err
-	}
-	if err := a.sealImages(ctx); err != nil {
-		return err
-	}
-	a.bound = bound.New(a.vault, a.log)
-	a.egress = egress.New(egress.Config{Log: a.log, Events: a.events, Resolve: a.resolveHost, Terminator: a.bound,
-		Reach: a.reach, Asker: asker{a},
-		Limits: egress.Limits{Connections: c.Network.MaxConnections, Rate: c.Network.ConnectionRate,
-			Bytes: int64(c.Network.MaxMB) << 20, Idle: c.Network.Idle}})
-	return nil
+// networking is the network broker, and the secrets that it uses.
+type networking struct {
+	vault  *vault.Vault
+	bound  *bound.Terminator
+	egress *egress.Broker
 }
 
-// openEdges creates everything that clients see. The third-party servers, which it creates first, notify
-// a.gateway, which it creates last: that is safe, as no third-party server runs yet.
-func (a *App) openEdges(ctx context.Context) error {
-	c := a.Config
-	err := a.openAuthenticator(ctx)
+// openNetwork opens the vault, and creates the network broker.
+func (m maker) openNetwork(ctx context.Context, r records, runtimes runtimeList) (n networking, err error) {
+	n.vault = openVault(m.c, r.store)
+	n.vault.Quotas = m.now.quotas
+	if err := n.vault.FinishRekey(ctx, r.store); err != nil {
+		return n, err
+	}
+	if err := n.vault.OpenKeyring(ctx, r.store); err != nil {
+		return n, err
+	}
+	if err := n.vault.Check(); err != nil {
+		return n, err
+	}
+	if err := n.vault.CheckStored(ctx, r.store); err != nil {
+		return n, err
+	}
+	if err := m.sealImages(ctx, n.vault, r.store, runtimes); err != nil {
+		return n, err
+	}
+	c := m.c.Network
+	n.bound = bound.New(n.vault, m.log)
+	n.egress = egress.New(egress.Config{Log: m.log, Events: r.events, Resolve: m.now.resolveHost, Terminator: n.bound,
+		Reach: m.hub.Reach, Asker: m.hub.Asker(),
+		Limits: egress.Limits{Connections: c.MaxConnections, Rate: c.ConnectionRate,
+			Bytes: int64(c.MaxMB) << 20, Idle: c.Idle}})
+	return n, nil
+}
+
+// prewarming boots home sessions before they are used.
+type prewarming struct {
+	of            *session.Sessions
+	prewarms      sync.WaitGroup
+	prewarmCtx    context.Context
+	cancelPrewarm context.CancelFunc
+}
+
+func (m maker) openPrewarming(of *session.Sessions) *prewarming {
+	p := &prewarming{of: of}
+	p.prewarmCtx, p.cancelPrewarm = context.WithCancel(context.Background())
+	m.closing.add(func() error { p.cancelPrewarm(); return nil })
+	return p
+}
+
+// prewarm boots a principal's home session in the background, when the principal's client connects.
+func (p *prewarming) prewarm(who auth.Principal) {
+	if p.prewarmCtx.Err() == nil {
+		p.prewarms.Go(func() { p.of.Prewarm(p.prewarmCtx, who) })
+	}
+}
+
+// openGateway creates the MCP edge.
+func (m maker) openGateway(r records, t templating, ac access, p *prewarming) (*gateway.Gateway, error) {
+	key, err := stateKey(m.c.Server.StateDir)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	a.watch = auth.NewTokenWatch(a.authenticator, a.log, a.events)
-	links, err := links(c)
-	if err != nil {
-		return err
-	}
-	a.ports = port.New(port.Config{Store: a.store, SessionExists: a.sessions.Has, Links: links, Log: a.log})
-	if err := a.ports.Recover(ctx); err != nil {
-		return err
-	}
-	limits := limit.Default
-	limits[limit.RequestBytes] = max(limits[limit.RequestBytes], 2*int64(c.Server.MaxBodyMB)<<20)
-	limiter := limit.New(limits)
-	if err := a.openServers(ctx, limiter); err != nil {
-		return err
-	}
-	sessionFlavors, _ := flavors(c)
-	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.sessions, Snapshots: a.snapshots, Ports: a.ports,
-		Calls: a.calls, Connections: a.servers, Connected: a.offersTools, Consent: tool.Policy(c.MCP.Consent),
-		Templates: a.templates.Offered, Flavors: sessionFlavors,
-		Volumes: a.volumes.Usage,
-		Timeout: c.Sessions.CallTimeout, MaxTimeout: c.Sessions.MaxCallTimeout, MaxOutput: c.Output.MaxCharacters,
-		Labeled: c.Output.Style == "labeled", TokenContext: a.watch.TokenContext, Log: a.log})
-	metrics := a.metrics()
+	return gateway.New(gateway.Config{Hub: m.hub, Version: Version, SealKey: key,
+		MaxBody: int64(m.c.Server.MaxBodyMB) << 20, Limits: ac.limits, Log: m.log,
+		NewSession:   func(p auth.Principal) bool { return !p.Authenticated },
+		TokenContext: ac.watch.TokenContext, Connected: p.prewarm, Views: m.now.views, MCPSessions: r.store,
+		Ready: t.readyPackages}), nil
+}
+
+// openHub opens the hub, and returns the metrics that it counts in.
+func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
+	metrics := metricsOf(a.records, a.templating, a.sandboxes)
 	questions, err := question.New(ctx, a.store)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	a.closers = append(a.closers, func() error { questions.Close(); return nil })
-	if err := a.sendTelemetry(metrics); err != nil {
-		return err
+	m.closing.add(func() error { questions.Close(); return nil })
+	if err := m.sendTelemetry(a.telemetry, metrics); err != nil {
+		return nil, err
 	}
-	a.hub = hub.New(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
+	m.hub.Open(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
 		Ports: a.ports, Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
-		Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a, Quotas: a.quotas,
+		Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts, Quotas: a.quotas,
 		Rules: &a.rules, Questions: questions, Log: a.log,
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
 		NetworkHold:     func() time.Duration { return a.active.Load().Network.Hold },
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
 			label := metric.External
-			if a.isOwnTool(call.Name) {
+			if m.hub.Owns(call.Name) {
 				label = call.Name
 			}
 			metrics.Call(label, outcome, took)
-			a.log.InfoContext(ctx, "tool call", "principal", call.Principal.ID, "tool", call.Name, "outcome", outcome,
+			m.log.InfoContext(ctx, "tool call", "principal", call.Principal.ID, "tool", call.Name, "outcome", outcome,
 				"took", took)
 		}})
-	a.calls.Call, a.calls.Background = a.hub.CallExternal, a.hub.CallInBackground
-	a.calls.May, a.calls.Elicit = a.hub.MayCall, a.hub.Elicit
-	key, err := stateKey(c.Server.StateDir)
-	if err != nil {
-		return err
-	}
-	a.reachHub.Store(a.hub)
-	a.gateway = gateway.New(gateway.Config{Hub: a.hub, Version: Version, SealKey: key,
-		MaxBody: int64(c.Server.MaxBodyMB) << 20,
-		Limits:  limiter, Log: a.log, NewSession: func(p auth.Principal) bool { return !p.Authenticated },
-		TokenContext: a.watch.TokenContext, Connected: a.prewarm, Views: a.views, MCPSessions: a.store,
-		Ready: a.readyPackages})
-	listed, localPages := origins(c.Server)
-	a.api = api.New(api.Config{Authenticator: a.authenticator, TokenWatch: a.watch, Limits: limiter,
-		Gateway: a.gateway, Hub: a.hub,
-		Metrics: metrics, CheckRuntime: a.runtimes.check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
-		Resource: resource(c), Proxies: c.Server.TrustedProxies,
-		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS,
-			Origins: listed, LocalPages: localPages, TokenRequired: a.tokenRequired}})
-	return nil
+	return metrics, nil
 }
 
-func (a *App) metrics() *metric.Metrics {
+// openAPI creates the HTTP edge.
+func (m maker) openAPI(ac access, g *gateway.Gateway, runtimes runtimeList, metrics *metric.Metrics) *api.Server {
+	c := m.c.Server
+	listed, localPages := origins(c)
+	return api.New(api.Config{Authenticator: ac.authenticator, TokenWatch: ac.watch, Limits: ac.limits,
+		Gateway: g, Hub: m.hub, Metrics: metrics, CheckRuntime: runtimes.check, Version: Version,
+		PublicURL: c.PublicURL, Log: m.log, Resource: resource(m.c), Proxies: c.TrustedProxies,
+		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Host), CORS: c.CORS,
+			Origins: listed, LocalPages: localPages, TokenRequired: ac.tokenRequired}})
+}
+
+func metricsOf(r records, t templating, s sandboxes) *metric.Metrics {
 	names := []string{}
-	for _, t := range a.templates.List() {
+	for _, t := range t.templates.List() {
 		names = append(names, t.Name)
 	}
-	m := metric.New(a.sessions.Live, a.pool.Sizes, names)
-	m.CountStarts(a.pool.Started)
-	m.CountNetwork(a.egress.Totals)
-	if a.recorder != nil {
-		m.CountEvents(a.recorder.Stats)
+	m := metric.New(s.sessions.Live, s.pool.Sizes, names)
+	m.CountStarts(s.pool.Started)
+	m.CountNetwork(s.egress.Totals)
+	if r.recorder != nil {
+		m.CountEvents(r.recorder.Stats)
 	}
 	return m
-}
-
-// isOwnTool reports whether Sandlot itself has a tool of that name.
-func (a *App) isOwnTool(name string) bool {
-	_, ok := a.tools.Find(auth.Local, name)
-	return ok || a.finder.Owns(name)
-}
-
-// offersTools reports whether a principal has tools of third-party servers.
-func (a *App) offersTools(ctx context.Context, p auth.Principal) bool {
-	return len(a.servers.Tools(ctx, p)) > 0
-}
-
-// prewarm boots a principal's home session in the background, when the principal's client connects.
-func (a *App) prewarm(p auth.Principal) {
-	if a.prewarmCtx.Err() == nil {
-		a.prewarms.Go(func() { a.sessions.Prewarm(a.prewarmCtx, p) })
-	}
 }
 
 // startTasks starts everything that the server does by itself, until ctx ends.
@@ -521,12 +500,6 @@ func (a *App) reapOrphans(ctx context.Context) {
 	}
 }
 
-// tokenRequired reports whether every request over the network needs a token now; false on an error.
-func (a *App) tokenRequired(ctx context.Context) bool {
-	required, err := a.authenticator.TokenRequired(ctx)
-	return required && err == nil
-}
-
 // NeedsToken reports whether clients over the network need a token; true on an error.
 func (a *App) NeedsToken(ctx context.Context) bool {
 	required, err := a.authenticator.TokenRequired(ctx)
@@ -560,7 +533,7 @@ func (a *App) Close() error {
 	a.gateway.Close()
 	a.sessions.Close(ctx)
 	a.pool.Wait()
-	return a.runClosers()
+	return a.closing.run()
 }
 
 // RestOwned is Rest for a server after which no next one may come. Where sessions do not sleep, it stops the sandboxes
@@ -586,7 +559,7 @@ func (a *App) Destroy() error {
 	a.sessions.StopAll(ctx)
 	a.pool.Wait()
 	a.removeVolumes() // no next server does
-	return a.runClosers()
+	return a.closing.run()
 }
 
 // endCalls cancels prewarming, and the calls whose clients have disconnected, and waits for both.
@@ -598,14 +571,31 @@ func (a *App) endCalls() {
 	a.api.Close()
 }
 
-// runClosers calls the closers of what New has opened, in reverse order.
-func (a *App) runClosers() error {
-	a.cancelPrewarm()
+// closers close what was opened.
+type closers []func() error
+
+// add makes run call a function, before those that were added earlier.
+func (c *closers) add(close func() error) { *c = append(*c, close) }
+
+// background runs a task until what was opened is closed.
+func (c *closers) background(task func(context.Context)) {
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { task(ctx) })
+	c.add(func() error {
+		stop()
+		running.Wait()
+		return nil
+	})
+}
+
+// run calls all functions, in reverse order.
+func (c *closers) run() error {
 	var errs []error
-	for _, c := range slices.Backward(a.closers) {
-		errs = append(errs, c())
+	for _, close := range slices.Backward(*c) {
+		errs = append(errs, close())
 	}
-	a.closers = nil
+	*c = nil
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("closing: %w", err)
 	}

@@ -3,12 +3,13 @@ package app
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"sandlot/internal/api/metric"
 	"sandlot/internal/audit"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
+	"sandlot/internal/store"
 	"sandlot/internal/telemetry"
 )
 
@@ -18,64 +19,50 @@ const (
 	eventFiles     = 8
 )
 
-// openTelemetry makes the exporter of telemetry observe events from now on, if there is a collector.
-func (a *App) openTelemetry(ctx context.Context) (err error) {
-	t := &a.Config.Telemetry
+// openTelemetry makes the exporter of telemetry observe events from now on; nil: there is no collector.
+func (m maker) openTelemetry(ctx context.Context, events *event.Stream) (*telemetry.Exporter, error) {
+	t := &m.c.Telemetry
 	if t.Endpoint == "" {
-		return nil
+		return nil, nil
 	}
-	a.telemetry, err = telemetry.New(ctx, telemetry.Config{Endpoint: t.Endpoint, Headers: t.Headers, Version: Version,
-		Log: a.log})
+	e, err := telemetry.New(ctx, telemetry.Config{Endpoint: t.Endpoint, Headers: t.Headers, Version: Version, Log: m.log})
 	if err != nil {
-		return fault.Wrap(fault.Configuration, err, "telemetry.otlp_endpoint %s cannot be used: %v", t.Endpoint, err)
+		return nil, fault.Wrap(fault.Configuration, err, "telemetry.otlp_endpoint %s cannot be used: %v", t.Endpoint, err)
 	}
-	a.events.ObserveBy(a.telemetry.Observe)
-	return nil
+	events.ObserveBy(e.Observe)
+	return e, nil
 }
 
 // sendTelemetry sends telemetry, with these metrics, until the server is closed.
-func (a *App) sendTelemetry(m *metric.Metrics) error {
-	if a.telemetry == nil {
+func (m maker) sendTelemetry(e *telemetry.Exporter, metrics *metric.Metrics) error {
+	if e == nil {
 		return nil
 	}
 	for s, name := range telemetry.SignalNames {
-		m.CountLostTelemetry(name, func() uint64 { return a.telemetry.Lost(telemetry.Signal(s)) })
+		metrics.CountLostTelemetry(name, func() uint64 { return e.Lost(telemetry.Signal(s)) })
 	}
-	if err := a.telemetry.UseMetrics(m.Registry); err != nil {
+	if err := e.UseMetrics(metrics.Registry); err != nil {
 		return err
 	}
-	a.inBackground(a.telemetry.Run)
+	m.closing.background(e.Run)
 	return nil
 }
 
-// inBackground runs run until the server is closed.
-func (a *App) inBackground(run func(context.Context)) {
-	ctx, stop := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { run(ctx) })
-	a.closers = append(a.closers, func() error {
-		stop()
-		running.Wait()
-		return nil
-	})
-}
-
-// recordEvents stores events from now on, unless the settings say that they are only in memory.
-func (a *App) recordEvents(ctx context.Context) error {
-	c := &a.Config.Events
+// recordEvents stores events from now on; nil: the settings say that they are only in memory.
+func (m maker) recordEvents(ctx context.Context, db *store.DB, events *event.Stream) (*audit.Recorder, error) {
+	c := &m.c.Events
 	if c.KeepMax == 0 {
-		return nil
+		return nil, nil
 	}
 	var file *audit.File
 	if c.File != "" {
-		file = audit.NewFile(c.File, eventFileBytes, eventFiles, a.log)
+		file = audit.NewFile(c.File, eventFileBytes, eventFiles, m.log)
 	}
-	var err error
-	a.recorder, err = audit.New(ctx, audit.Config{Store: a.store, Keep: c.KeepMax,
-		KeepFor: time.Duration(c.KeepDays) * 24 * time.Hour, File: file, Log: a.log}, a.events)
+	r, err := audit.New(ctx, audit.Config{Store: db, Keep: c.KeepMax,
+		KeepFor: time.Duration(c.KeepDays) * 24 * time.Hour, File: file, Log: m.log}, events)
 	if err != nil {
-		return fmt.Errorf("opening the stored events: %w", err)
+		return nil, fmt.Errorf("opening the stored events: %w", err)
 	}
-	a.inBackground(a.recorder.Run)
-	return nil
+	m.closing.background(r.Run)
+	return r, nil
 }

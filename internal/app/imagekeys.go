@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"sandlot/internal/atomicfile"
+	"sandlot/internal/store"
 	"sandlot/internal/vault"
 )
 
@@ -99,20 +100,20 @@ func settleImageKeys(ctx context.Context, v *vault.Vault, rows vault.SealedStore
 
 // sealImages makes the runtimes seal what sessions that sleep have in memory, and says what the key of secrets does not
 // open.
-func (a *App) sealImages(ctx context.Context) error {
-	for _, rt := range a.runtimes {
+func (m maker) sealImages(ctx context.Context, v *vault.Vault, db *store.DB, runtimes runtimeList) error {
+	for _, rt := range runtimes {
 		if f := rt.Capabilities().Freezer; f != nil {
-			f.SealImages(a.vault, a.Config.Sessions.Hibernate.Seal)
+			f.SealImages(v, m.c.Sessions.Hibernate.Seal)
 		}
 	}
-	all, lost, err := settleImageKeys(ctx, a.vault, a.store, a.Config.Server.StateDir)
+	all, lost, err := settleImageKeys(ctx, v, db, m.c.Server.StateDir)
 	if lost > 0 {
-		a.log.Warn("the memory of sleeping sessions and snapshots was sealed with a key of secrets that is gone: at their "+
+		m.log.Warn("the memory of sleeping sessions and snapshots was sealed with a key of secrets that is gone: at their "+
 			"next use they have their files alone. If the key still exists, stop the server and restore it first",
 			"images", all, "lost", lost)
 	}
 	if atomicfile.IsPassing(err) { // it concerns single images, and the next start tries again
-		a.log.Error("the keys of some sealed images cannot be read or written now", "error", err)
+		m.log.Error("the keys of some sealed images cannot be read or written now", "error", err)
 		return nil
 	}
 	return err

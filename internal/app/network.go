@@ -10,13 +10,19 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"sandlot/internal/app/registries"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
 	"sandlot/internal/hub"
+	"sandlot/internal/policy"
+	"sandlot/internal/quota"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
+	"sandlot/internal/toolview"
 )
 
 // activeSettings has the settings whose network section is in effect.
@@ -25,14 +31,23 @@ type activeSettings struct {
 	policies session.Policies // without the registries
 }
 
+// effective are the settings in effect that may change while the server runs.
+type effective struct {
+	applyMu sync.Mutex // held during changes of active
+	active  atomic.Pointer[activeSettings]
+	rules   policy.Current
+	quotas  *quota.Quotas
+	views   *toolview.Views
+}
+
 // apply puts the network settings of c into effect, together with the registries that were found last.
-func (a *App) apply(c *activeSettings) {
-	a.applyMu.Lock()
-	defer a.applyMu.Unlock()
-	a.active.Store(c)
+func (n *effective) apply(c *activeSettings, sessions *session.Sessions, found *registries.Registries) {
+	n.applyMu.Lock()
+	defer n.applyMu.Unlock()
+	n.active.Store(c)
 	p := c.policies
-	p.Operator.Registries = a.registries.EgressRules()
-	a.sessions.SetPolicies(p)
+	p.Operator.Registries = found.EgressRules()
+	sessions.SetPolicies(p)
 }
 
 // networkState returns the state of the network for the operator.
@@ -43,8 +58,8 @@ func (a *App) networkState() hub.NetworkState {
 }
 
 // resolveHost resolves a host name: by the setting network.hosts, else by DNS.
-func (a *App) resolveHost(ctx context.Context, name string) ([]netip.Addr, error) {
-	if addr, ok := a.active.Load().Network.Hosts[name]; ok {
+func (n *effective) resolveHost(ctx context.Context, name string) ([]netip.Addr, error) {
+	if addr, ok := n.active.Load().Network.Hosts[name]; ok {
 		return []netip.Addr{addr}, nil
 	}
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
@@ -174,11 +189,11 @@ func (a *App) applyChanges(ctx context.Context, now readVersions, settingsChange
 		a.log.Error("the changed modes of tools are wrong; those from before hold", "error", err)
 		return
 	}
-	a.setRules(c, rules)
+	a.setRules(c, rules, a.log)
 	a.quotas.Set(limits)
 	a.views.Set(shown)
 	defer a.gateway.SyncViews()
-	a.apply(&activeSettings{c, newPolicies})
+	a.apply(&activeSettings{c, newPolicies}, a.sessions, a.registries)
 	a.configureServers(ctx, c)
 	a.tools.SetConsent(tool.Policy(c.MCP.Consent))
 	a.logChanges(c, before.Config)
@@ -215,7 +230,7 @@ func (a *App) recheckRegistries(ctx context.Context) {
 	if changed := a.registries.ReloadIfCached(ctx, a.Config); !changed {
 		return
 	}
-	a.apply(a.active.Load())
+	a.apply(a.active.Load(), a.sessions, a.registries)
 	a.log.Info("the machine's package registries have changed: sandboxes may reach them now, and use them from " +
 		"the next start of the server on")
 }

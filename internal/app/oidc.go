@@ -12,6 +12,7 @@ import (
 	"sandlot/internal/auth/oidc"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 )
 
 // issuers returns the OIDC issuers of the settings.
@@ -48,19 +49,38 @@ func Verifier(c *config.Config, log *slog.Logger) (*oidc.Verifier, error) {
 	return oidc.New(all, log), nil
 }
 
-// openAuthenticator creates what authenticates requests.
-func (a *App) openAuthenticator(ctx context.Context) (err error) {
-	if a.verifier, err = Verifier(a.Config, a.log); err != nil {
-		return err
+// access is who may use the server, and how much of it at once.
+type access struct {
+	verifier      *oidc.Verifier // nil: there are no OIDC issuers
+	authenticator *auth.Authenticator
+	watch         *auth.TokenWatch
+	limits        *limit.Limiter
+}
+
+func (m maker) openAccess(ctx context.Context, r records) (ac access, err error) {
+	if ac.verifier, err = Verifier(m.c, m.log); err != nil {
+		return ac, err
 	}
 	var jwts auth.Issuers
-	if a.verifier != nil {
-		jwts = a.verifier
-		a.closers = append(a.closers, a.verifier.Close)
+	if ac.verifier != nil {
+		jwts = ac.verifier
+		m.closing.add(ac.verifier.Close)
 	}
-	c := a.Config.Server
-	a.authenticator, err = auth.NewAuthenticator(ctx, auth.Mode(c.Auth), c.Host, a.store, jwts)
-	return err
+	c := m.c.Server
+	if ac.authenticator, err = auth.NewAuthenticator(ctx, auth.Mode(c.Auth), c.Host, r.store, jwts); err != nil {
+		return ac, err
+	}
+	ac.watch = auth.NewTokenWatch(ac.authenticator, m.log, r.events)
+	limits := limit.Default
+	limits[limit.RequestBytes] = max(limits[limit.RequestBytes], 2*int64(c.MaxBodyMB)<<20)
+	ac.limits = limit.New(limits)
+	return ac, nil
+}
+
+// tokenRequired reports whether every request over the network needs a token now; false on an error.
+func (ac access) tokenRequired(ctx context.Context) bool {
+	required, err := ac.authenticator.TokenRequired(ctx)
+	return required && err == nil
 }
 
 // resource describes the server to OAuth clients.

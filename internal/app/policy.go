@@ -1,11 +1,10 @@
 package app
 
 import (
-	"context"
+	"log/slog"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
-	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 )
@@ -40,10 +39,10 @@ func RuleWarnings(c *config.Config) (list []string) {
 }
 
 // setRules puts rules of the settings into effect.
-func (a *App) setRules(c *config.Config, rules *policy.Rules) {
-	a.rules.Set(rules)
+func (n *effective) setRules(c *config.Config, rules *policy.Rules, log *slog.Logger) {
+	n.rules.Set(rules)
 	for _, w := range RuleWarnings(c) {
-		a.log.Warn("a rule is narrower than it reads", "rule", w)
+		log.Warn("a rule is narrower than it reads", "rule", w)
 	}
 }
 
@@ -81,34 +80,4 @@ func CheckPolicy(c *config.Config, q policy.Question) (Verdict, error) {
 func asksConsent(c *config.Config, q policy.Question) bool {
 	return (q.Operation == policy.MCPInstall || q.Operation == policy.MCPConnect) && c.MCP.Consent != "allow" &&
 		q.Principal.ID != auth.Local.ID
-}
-
-// reach is hub.Reach. While the server starts, sandboxes of the previous server may connect already: until the hub is
-// there, they reach nothing.
-func (a *App) reach(o egress.Owner, host string, phase egress.Phase) egress.Ruling {
-	h := a.reachHub.Load()
-	switch {
-	case h != nil:
-		return h.Reach(o, host, phase)
-	case !a.rules.Load().Any(policy.NetworkReach):
-		return egress.Ruling{}
-	}
-	return egress.Ruling{Verdict: egress.Denied}
-}
-
-// asker is the hub's egress.Asker. Until the hub is there, nobody is asked.
-type asker struct{ a *App }
-
-// Hold implements egress.Asker.
-func (x asker) Hold(ctx context.Context, o egress.Owner, host string, unlisted bool) egress.Ruling {
-	if h := x.a.reachHub.Load(); h != nil {
-		return h.Asker().Hold(ctx, o, host, unlisted)
-	}
-	return egress.Ruling{Verdict: egress.Asked}
-}
-
-// MayHold implements egress.Asker.
-func (x asker) MayHold(o egress.Owner, name string) bool {
-	h := x.a.reachHub.Load()
-	return h != nil && h.Asker().MayHold(o, name)
 }

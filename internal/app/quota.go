@@ -8,25 +8,26 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/quota"
+	"sandlot/internal/store"
 )
 
 // setQuotas puts the quotas of the settings into effect. Services are known by their stored tokens, before their first
 // requests.
-func (a *App) setQuotas(ctx context.Context) error {
-	settings, err := quotas(a.Config)
+func (m maker) setQuotas(ctx context.Context, db *store.DB) error {
+	settings, err := quotas(m.c)
 	if err != nil {
 		return err
 	}
-	tokens, err := a.store.Tokens(ctx)
+	tokens, err := db.Tokens(ctx)
 	if err != nil {
 		return fmt.Errorf("reading which principals are services: %w", err)
 	}
 	for _, t := range tokens {
 		if t.Service {
-			a.quotas.AddService(t.Owner)
+			m.now.quotas.AddService(t.Owner)
 		}
 	}
-	a.quotas.Set(settings)
+	m.now.quotas.Set(settings)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"sync"
 
 	"sandlot/internal/app/restore"
 	"sandlot/internal/auth"
@@ -44,32 +45,40 @@ func checkStart(ctx context.Context, c *config.Config, db *store.DB) error {
 	return a.checkListen(ctx)
 }
 
+// restarts are the restarts of the server within its process, for restores.
+type restarts struct {
+	c         *config.Config
+	log       *slog.Logger
+	restart   chan struct{} // receives when the server is to restart; nil: it cannot
+	restoring sync.Mutex    // held while a restore is prepared
+}
+
 // Restore implements hub.Restorer: it prepares a restore, and restarts the server within its process.
-func (a *App) Restore(ctx context.Context, content io.Reader, size int64) (hub.Restore, error) {
-	if a.restart == nil {
+func (r *restarts) Restore(ctx context.Context, content io.Reader, size int64) (hub.Restore, error) {
+	if r.restart == nil {
 		return hub.Restore{}, fault.New(fault.Configuration, "this server runs within another command, such as "+
 			"sandlot stdio, and cannot restart: end it, and run sandlot restore while no server runs, or sandlot "+
 			"serve in its place")
 	}
-	if !a.restoring.TryLock() {
+	if !r.restoring.TryLock() {
 		return hub.Restore{}, restore.ErrUnderWay
 	}
-	defer a.restoring.Unlock()
-	record, err := restoresOf(a.Config, a.log).Prepare(ctx, content, size)
+	defer r.restoring.Unlock()
+	record, err := restoresOf(r.c, r.log).Prepare(ctx, content, size)
 	if err != nil {
 		return hub.Restore{}, err
 	}
-	a.log.Info("a backup is going to be restored; the server restarts", "id", record.ID)
+	r.log.Info("a backup is going to be restored; the server restarts", "id", record.ID)
 	select {
-	case a.restart <- struct{}{}:
+	case r.restart <- struct{}{}:
 	default:
 	}
 	return record, nil
 }
 
 // LastRestore implements hub.Restorer.
-func (a *App) LastRestore(context.Context) (hub.Database, error) {
-	record, err := restoresOf(a.Config, a.log).Last()
+func (r *restarts) LastRestore(context.Context) (hub.Database, error) {
+	record, err := restoresOf(r.c, r.log).Last()
 	return hub.Database{Restore: record}, err
 }
 

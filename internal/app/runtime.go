@@ -136,6 +136,16 @@ type runtimeList []sandbox.Runtime
 // templates of that one.
 func (l runtimeList) check(ctx context.Context) error { return l[0].Check(ctx) }
 
+// openRuntimes creates the runtimes of the settings, and lets them find out how they make sandboxes here.
+func (m maker) openRuntimes(ctx context.Context) (runtimeList, error) {
+	all, err := Runtimes(m.c, m.log)
+	if err != nil {
+		return nil, err
+	}
+	m.closing.add(func() error { return closeAll(all) })
+	return all, choose(ctx, all)
+}
+
 // choose lets the runtimes that have to find out how they make sandboxes here do so.
 func choose(ctx context.Context, all []sandbox.Runtime) error {
 	for _, rt := range all {

@@ -2,41 +2,70 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"net"
 	"strconv"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/builtin"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
 	"sandlot/internal/finder"
-	"sandlot/internal/limit"
+	"sandlot/internal/gateway"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/tool"
+	"sandlot/internal/toolcall"
 	"sandlot/internal/vault"
 )
 
-// openServers creates a.servers. It starts no third-party server.
-func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
-	c := a.Config
-	a.servers = servers.New(servers.Config{Events: a.events, Store: a.store, Sessions: a.sessions, Secrets: a.vault,
-		Version: Version, Idle: c.MCP.IdleTimeout, InstallTimeout: c.MCP.InstallTimeout, Reserved: a.isOwnTool,
-		Dial:       a.dialServer,
+// tooling is what clients call: third-party servers, and Sandlot's own tools.
+type tooling struct {
+	servers *servers.Servers
+	finder  *finder.Finder
+	calls   *toolcall.Calls
+	tools   *builtin.Tools
+}
+
+// openTools creates the sources of tools. It starts no third-party server.
+func (m maker) openTools(r records, t templating, s sandboxes, ac access, g *gateway.Gateway) (x tooling, err error) {
+	c := m.c
+	x.servers = servers.New(servers.Config{Events: r.events, Store: r.store, Sessions: s.sessions, Secrets: s.vault,
+		Version: Version, Idle: c.MCP.IdleTimeout, InstallTimeout: c.MCP.InstallTimeout, Reserved: m.hub.Owns,
+		Dial:       s.dialServer,
 		Callback:   callbackURL(c.Server),
-		LoginStore: &vault.Logins{Vault: a.vault, Store: a.store},
-		OnChange:   a.serversChanged,
-		Changing:   a.calls.Changed,
-		Settle:     a.calls.Settle,
-		OnUpdate:   func(owner, uri string) { a.gateway.ResourceUpdated(owner, uri) },
-		OnLog:      func(owner string, params json.RawMessage) { a.gateway.ForwardLog(owner, params) },
-		Limits:     limits, Quotas: a.quotas, Log: a.log})
-	a.finder = finder.New(a.servers, a.isOwnTool, a.log)
-	a.views.Searchable = a.finder.Prepare
+		LoginStore: &vault.Logins{Vault: s.vault, Store: r.store},
+		OnUpdate:   g.ResourceUpdated,
+		OnLog:      g.ForwardLog,
+		Limits:     ac.limits, Quotas: m.now.quotas, Log: m.log})
+	x.finder = finder.New(x.servers, m.hub.Owns, m.log)
+	m.closing.add(func() error { x.servers.Close(); x.finder.Close(); return nil })
+	m.now.views.Searchable = x.finder.Prepare
 	shown, err := views(c)
-	a.views.Set(shown)
-	a.closers = append(a.closers, func() error { a.servers.Close(); a.finder.Close(); return nil })
-	a.openCalls(limits)
-	return err
+	if err != nil {
+		return x, err
+	}
+	m.now.views.Set(shown)
+	x.calls = toolcall.New(toolcall.Config{Door: m.hub, Servers: x.servers, Finder: x.finder, Sessions: s.sessions,
+		Clients: g, Limits: ac.limits, Log: m.log})
+	sessionFlavors, _ := flavors(c)
+	x.tools = builtin.New(builtin.Config{Events: r.events, Sessions: s.sessions, Snapshots: s.snapshots, Ports: s.ports,
+		Calls: x.calls, Connections: x.servers,
+		Connected: func(ctx context.Context, p auth.Principal) bool { return len(x.servers.Tools(ctx, p)) > 0 },
+		Consent:   tool.Policy(c.MCP.Consent), Templates: t.templates.Offered, Flavors: sessionFlavors,
+		Volumes: s.volumes.Usage,
+		Timeout: c.Sessions.CallTimeout, MaxTimeout: c.Sessions.MaxCallTimeout, MaxOutput: c.Output.MaxCharacters,
+		Labeled: c.Output.Style == "labeled", TokenContext: ac.watch.TokenContext, Log: m.log})
+	// What stands lower is told last of who wants to know: no sandbox is attached, and no server runs yet.
+	s.sessions.OnSandbox = x.calls.AttachClient
+	x.servers.Changing, x.servers.Settle = x.calls.Changed, x.calls.Settle
+	x.servers.OnChange = func(owner string) {
+		x.finder.Changed(owner)
+		if owner == "" { // else Changing has said so
+			x.calls.Changed(owner)
+		}
+		g.SyncFeatures(owner)
+	}
+	return x, nil
 }
 
 // configureServers replaces the operator's MCP servers by those of the settings.
@@ -60,7 +89,7 @@ func (a *App) configureServers(ctx context.Context, c *config.Config) {
 // dialServer dials addr for a remote MCP server of p. If a user has added the server, the network policy of
 // the user's home session applies. If the operator has (operator is set), public and listed hosts are
 // allowed.
-func (a *App) dialServer(ctx context.Context, p auth.Principal, operator bool, _, addr string) (net.Conn, error) {
+func (s sandboxes) dialServer(ctx context.Context, p auth.Principal, operator bool, _, addr string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
@@ -70,9 +99,9 @@ func (a *App) dialServer(ctx context.Context, p auth.Principal, operator bool, _
 		return nil, err
 	}
 	owner := egress.Owner{Principal: p.ID}
-	policy := a.sessions.HomePolicy(p)
+	policy := s.sessions.HomePolicy(p)
 	if operator {
-		operatorPolicy := a.sessions.Policies().Operator
+		operatorPolicy := s.sessions.Policies().Operator
 		operatorPolicy.Mode = egress.Public
 		policy, owner = &operatorPolicy, egress.Owner{}
 	}
@@ -82,7 +111,7 @@ func (a *App) dialServer(ctx context.Context, p auth.Principal, operator bool, _
 		public.Mode = egress.Public
 		policy = &public
 	}
-	return a.egress.Dial(ctx, owner, policy, host, uint16(number))
+	return s.egress.Dial(ctx, owner, policy, host, uint16(number))
 }
 
 // callbackURL returns the redirect URL of log-ins, or empty if there is none that a browser can open.
@@ -95,13 +124,4 @@ func callbackURL(s config.Server) string {
 		return s.LocalURL(s.Host) + path
 	}
 	return "" // an address such as 0.0.0.0 is none that a browser can open
-}
-
-// serversChanged passes on that what a principal's third-party servers offer has changed.
-func (a *App) serversChanged(owner string) {
-	a.finder.Changed(owner)
-	if owner == "" { // else Changing has said so
-		a.calls.Changed(owner)
-	}
-	a.gateway.SyncFeatures(owner)
 }

@@ -11,24 +11,47 @@ import (
 	"sandlot/internal/audit"
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/store"
+	"sandlot/internal/telemetry"
 )
 
+// records are what the server stores, and the events.
+type records struct {
+	store     *store.DB
+	events    *event.Stream
+	telemetry *telemetry.Exporter // nil: there is no collector
+	recorder  *audit.Recorder     // nil: events are only in memory
+}
+
+func (m maker) openRecords(ctx context.Context) (r records, err error) {
+	r.events = event.New()
+	if r.store, err = m.openStore(ctx); err != nil {
+		return r, err
+	}
+	if r.telemetry, err = m.openTelemetry(ctx, r.events); err != nil {
+		return r, err
+	}
+	r.recorder, err = m.recordEvents(ctx, r.store, r.events)
+	return r, err
+}
+
 // openStore opens the database of the settings, and completes a restore that is pending.
-func (a *App) openStore(ctx context.Context) (err error) {
-	if a.store, err = store.OpenServer(ctx, a.Config.Server.Database(), a.log); err != nil {
-		if a.Config.Server.Store != "" {
-			return err // which names the database
+func (m maker) openStore(ctx context.Context) (*store.DB, error) {
+	db, err := store.OpenServer(ctx, m.c.Server.Database(), m.log)
+	if err != nil {
+		if m.c.Server.Store != "" {
+			return nil, err // which names the database
 		}
-		return fault.Wrap(fault.Configuration, err, "the database in %s cannot be used: %v",
-			a.Config.Server.StateDir, err)
+		return nil, fault.Wrap(fault.Configuration, err, "the database in %s cannot be used: %v",
+			m.c.Server.StateDir, err)
 	}
-	a.closers = append(a.closers, a.store.Close)
-	if err := checkDatabase(ctx, a.Config, a.store, false); err != nil {
-		return err
+	m.closing.add(db.Close)
+	if err := checkDatabase(ctx, m.c, db, false); err != nil {
+		return nil, err
 	}
-	return restoresOf(a.Config, a.log).Apply(ctx, a.store)
+	return db, restoresOf(m.c, m.log).Apply(ctx, db)
 }
 
 // A Database is what commands use of the database of a server that need not run.

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -23,10 +22,9 @@ func TestStateFolderBelongsToOneDatabase(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	starts := func(where string) error {
 		c.Server.Store = secret.Value(where)
-		a := &App{Config: c, log: log}
-		a.prewarmCtx, a.cancelPrewarm = context.WithCancel(t.Context())
-		err := a.openStore(t.Context())
-		if closeErr := a.runClosers(); closeErr != nil {
+		m := maker{c: c, log: log, closing: &closers{}}
+		_, err := m.openStore(t.Context())
+		if closeErr := m.closing.run(); closeErr != nil {
 			t.Error(closeErr)
 		}
 		return err

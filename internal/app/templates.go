@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"sandlot/internal/app/registries"
 	"sandlot/internal/app/stack"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
@@ -49,40 +50,51 @@ func askHost(ctx context.Context, timeout time.Duration, runtimes []sandbox.Runt
 	return err == nil && !keeps, err
 }
 
-// openTemplates makes the templates, and returns the default one. Whether there is the template host is asked again
-// when it is needed, and by settleHost, if the daemon does not say it at once.
-func (a *App) openTemplates(ctx context.Context) (first string, err error) {
-	r := a.Config.Runtime
-	a.stack = stack.New(a.Config.Server.StateDir, stack.Lists{Python: r.Python, Node: r.Node, Go: r.Go,
-		Apt: a.aptSources()}, a.log)
-	a.hostChanged = make(chan struct{}, 1)
+// templating is what sandboxes are made of.
+type templating struct {
+	registries    *registries.Registries
+	templates     *template.Set
+	firstTemplate string // of new sessions
+	stack         *stack.Stack
+	hostVersion   string        // of the template host: see hostNow
+	hostChanged   chan struct{} // receives when the machine's packages have changed
+}
+
+// openTemplates makes the templates. Whether there is the template host is asked again when it is needed, and by
+// settleHost, if the daemon does not say it at once.
+func (m maker) openTemplates(ctx context.Context, runtimes runtimeList, found *registries.Registries) (t templating,
+	err error) {
+	r := m.c.Runtime
+	t = templating{registries: found, hostChanged: make(chan struct{}, 1)}
+	t.stack = stack.New(m.c.Server.StateDir, stack.Lists{Python: r.Python, Node: r.Node, Go: r.Go,
+		Apt: m.aptSources(found)}, m.log)
 	before := image.HostVersion()
-	has, askErr := askHost(ctx, startTimeout, a.runtimes)
+	has, askErr := askHost(ctx, startTimeout, runtimes)
 	has = has || askErr != nil
-	if a.templates, err = Templates(a.Config, a.log, has, a.prepareTemplate); err != nil {
-		return "", err
+	if t.templates, err = Templates(m.c, m.log, has, t.prepareTemplate); err != nil {
+		return t, err
 	}
-	a.hostVersion = before + a.stack.Version()
+	t.hostVersion = before + t.stack.Version()
 	if askErr != nil {
 		instead := ""
-		if a.Config.Origin["default_template"] == "default" {
+		if m.c.Origin["default_template"] == "default" {
 			instead = withoutHost
 		}
-		a.templates.AskHost(instead, func(ctx context.Context) (bool, error) {
-			return askHost(ctx, hostTimeout, a.runtimes)
+		t.templates.AskHost(instead, func(ctx context.Context) (bool, error) {
+			return askHost(ctx, hostTimeout, runtimes)
 		})
 	}
-	a.firstTemplate = defaultTemplate(a.Config, has)
-	return a.firstTemplate, nil
+	t.firstTemplate = defaultTemplate(m.c, has)
+	return t, nil
 }
 
 // aptSources returns the archive of which the sandboxes of the template host install packages; nil: none. What the
 // packages are installed over is the machine's, so that this must be of the same distribution.
-func (a *App) aptSources() []pkgregistry.AptSource {
-	if !a.Config.Runtime.Apt || !image.DebianHost() {
+func (m maker) aptSources(found *registries.Registries) []pkgregistry.AptSource {
+	if !m.c.Runtime.Apt || !image.DebianHost() {
 		return nil
 	}
-	return a.registries.Apt()
+	return found.Apt()
 }
 
 // settleHost asks whether there is the template host until it is known.
@@ -101,11 +113,11 @@ func (a *App) settleHost(ctx context.Context) {
 func (a *App) hostNow() string { return image.HostVersion() + a.stack.Version() }
 
 // prepareTemplate adds to a template what its programs need, and to host the ready packages.
-func (a *App) prepareTemplate(t *image.Template) {
-	a.registries.Prepare(t)
-	if t.Name == "host" {
-		a.stack.Open(t)
-		a.stack.Add(t)
+func (t templating) prepareTemplate(of *image.Template) {
+	t.registries.Prepare(of)
+	if of.Name == "host" {
+		t.stack.Open(of)
+		t.stack.Add(of)
 	}
 }
 
@@ -133,11 +145,11 @@ func (a *App) makeStack(ctx context.Context) {
 const stackInterval = time.Hour
 
 // readyPackages says which packages the sandboxes of new sessions have.
-func (a *App) readyPackages() string {
-	if a.firstTemplate != "host" {
+func (t templating) readyPackages() string {
+	if t.firstTemplate != "host" {
 		return ""
 	}
-	return a.stack.Describe()
+	return t.stack.Describe()
 }
 
 // hostInterval is the time between two looks whether files of the machine that the template host has were replaced.

@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/once"
 	"sandlot/internal/plural"
+	"sandlot/internal/policy"
 	"sandlot/internal/session"
 	"sandlot/internal/session/property"
 	"sandlot/internal/terminal"
@@ -103,12 +104,10 @@ func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*to
 	if err != nil {
 		return nil, err
 	}
-	if c.Decide != nil {
-		if err := c.Decide(ctx, lang.Name); err != nil {
-			return nil, err
-		}
+	if err := c.May(ctx, policy.CodeExecute, lang.Name, tool.Question{}); err != nil {
+		return nil, err
 	}
-	if err := l.UseVariables(ctx, c.Reveal); err != nil {
+	if err := l.UseVariables(ctx, c.Door().Reveal); err != nil {
 		return nil, err
 	}
 	timeout := t.timeout(in.Timeout)

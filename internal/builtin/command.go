@@ -75,12 +75,9 @@ func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput
 	if strings.TrimSpace(in.Command) == "" {
 		return nil, fault.Argument("command", "argument \"command\" is empty")
 	}
-	env := in.Env
-	if c.Reveal != nil {
-		var err error
-		if env, err = c.Reveal(ctx, in.Env); err != nil {
-			return nil, err
-		}
+	env, err := c.Door().Reveal(ctx, in.Env)
+	if err != nil {
+		return nil, err
 	}
 	before, err := t.snapshotBefore(ctx, c, in.BeforeInput, in.SessionID)
 	if err != nil {
@@ -92,7 +89,7 @@ func (t *Tools) executeCommand(ctx context.Context, c tool.Call, in CommandInput
 	}
 	defer l.Release()
 	l.Snapshot = before
-	if err := l.UseVariables(ctx, c.Reveal, in.Env); err != nil {
+	if err := l.UseVariables(ctx, c.Door().Reveal, in.Env); err != nil {
 		return nil, err
 	}
 	cmd := Command(l.Booted.Template, in.Command, in.Args, in.Args != nil)

@@ -20,8 +20,8 @@ import (
 func (t *Tools) consentFor(c tool.Call) spec.Consent {
 	return func(ctx context.Context, p spec.Change) error {
 		policy, began := *t.consent.Load(), time.Now()
-		if c.Consent != nil { // a rule decides
-			return c.Consent(ctx, consentQuestion(p))
+		if decided, err := c.Door().Consent(ctx, consentQuestion(p)); decided {
+			return err
 		}
 		err := policy.Consent(ctx, c, consentQuestion(p))
 		if policy != tool.Allow && c.Principal.Authenticated {

@@ -51,15 +51,9 @@ func (t *Tools) readDocument(ctx context.Context, l *session.Lease, c tool.Call,
 	if !ok || len(python.Command) == 0 {
 		return nil, fault.Argument("as", "a document is read as text by Python, and this template has none")
 	}
-	if c.Imply != nil {
-		consent, err := c.Imply(ctx, policy.CodeExecute, "python")
-		if err == nil && consent != nil {
-			err = consent(ctx, tool.Question{Message: "May an agent read this document by the sandbox's Python?\n" +
-				spec.ExactCommandLine([]string{in.Path})})
-		}
-		if err != nil {
-			return nil, err
-		}
+	if err := c.May(ctx, policy.CodeExecute, "python", tool.Question{Message: "May an agent read this document by the " +
+		"sandbox's Python?\n" + spec.ExactCommandLine([]string{in.Path})}); err != nil {
+		return nil, err
 	}
 	limit := cmp.Or(in.Limit, fileBytes)
 	args := append(slices.Clone(python.Command), "-c", documentReader, absolutePath(in.Path), in.Pages,

@@ -99,14 +99,7 @@ func (t *Tools) editFile(ctx context.Context, c tool.Call, in editFileInput) (*t
 
 // readAllowed asks policy whether the file may be read too.
 func (in editFileInput) readAllowed(ctx context.Context, c tool.Call) error {
-	if c.Imply == nil {
-		return nil
-	}
-	consent, err := c.Imply(ctx, policy.FileRead, in.Path)
-	if err != nil || consent == nil {
-		return err
-	}
-	return consent(ctx, tool.Question{Message: "May an agent read this file, to edit it?\n" +
+	return c.May(ctx, policy.FileRead, in.Path, tool.Question{Message: "May an agent read this file, to edit it?\n" +
 		spec.ExactCommandLine([]string{in.Path})})
 }
 

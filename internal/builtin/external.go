@@ -444,7 +444,7 @@ func (t *Tools) restartExternal(ctx context.Context, c tool.Call, in RestartInpu
 		return nil, err
 	}
 	if len(in.Env)+len(in.Headers) > 0 {
-		if c.Consent, err = t.connectsAgain(ctx, c, server, in.Env); err != nil {
+		if c, err = t.connectsAgain(ctx, c, server, in.Env); err != nil {
 			return nil, err
 		}
 	}
@@ -457,15 +457,11 @@ func (t *Tools) restartExternal(ctx context.Context, c tool.Call, in RestartInpu
 }
 
 // connectsAgain asks policy about a restart with other values: it makes another server of the user's, as connecting or
-// installing it with them does. It returns the function that asks for consent; nil: no rule decides.
-func (t *Tools) connectsAgain(ctx context.Context, c tool.Call, server string,
-	env map[string]string) (func(context.Context, tool.Question) error, error) {
-	if c.Imply == nil {
-		return nil, nil
-	}
+// installing it with them does. The call that it returns has the door that asks for consent.
+func (t *Tools) connectsAgain(ctx context.Context, c tool.Call, server string, env map[string]string) (tool.Call, error) {
 	i, _, err := t.Connections.Info(c.Principal, server)
 	if err != nil || i.Configured { // the restart fails
-		return nil, err
+		return c, err
 	}
 	all := maps.Clone(env)
 	if all == nil {
@@ -476,10 +472,12 @@ func (t *Tools) connectsAgain(ctx context.Context, c tool.Call, server string,
 	}
 	if i.Install != nil {
 		in := InstallInput{Name: i.Name, Install: InstallSource{i.Install.Type, i.Install.Spec}, Env: all}
-		return c.Imply(ctx, policy.MCPInstall, in.detail())
+		d, err := c.Door().Ask(ctx, policy.MCPInstall, in.detail())
+		return c.Through(d), err
 	}
 	in := ConnectInput{Name: i.Name, Command: i.Command, Args: i.Args, URL: i.URL, Env: all}
-	return c.Imply(ctx, policy.MCPConnect, in.detail())
+	d, err := c.Door().Ask(ctx, policy.MCPConnect, in.detail())
+	return c.Through(d), err
 }
 
 type logsInput struct {

@@ -375,15 +375,12 @@ func shownName(f agent.File) string {
 // shownFiles returns the entries of a directory that policy lets the principal list, and how many others there are:
 // those that it denies, and all below them.
 func shownFiles(ctx context.Context, c tool.Call, dir string, files []agent.File) (shown []agent.File, withheld int) {
-	if c.Shows == nil {
-		return files, 0
-	}
 	known := map[string]bool{".": true}
 	var shows func(name string) bool
 	shows = func(name string) bool {
 		yes, ok := known[name]
 		if !ok {
-			yes = shows(path.Dir(name)) && c.Shows(ctx, absolutePath(path.Join(dir, name)))
+			yes = shows(path.Dir(name)) && c.Door().Shows(ctx, absolutePath(path.Join(dir, name)))
 			known[name] = yes
 		}
 		return yes

@@ -157,15 +157,14 @@ func retryable[In interface{ key() string }](replies *once.Replies[*reply], h ha
 			return h(ctx, c, in)
 		}
 		name := fmt.Sprintf("%s %+v", c.Name, c.Principal.Rights()) // a result is only for who may do the same
-		q := once.Request{Principal: c.Principal, Name: name, Input: c.Args, Key: key, Hold: c.Hold}
+		q := once.Request{Principal: c.Principal, Name: name, Input: c.Args, Key: key,
+			Hold: c.Door().Hold}
 		ran := make(chan struct{}) // closed by the run
 		r, err := replies.Do(ctx, q, func(ctx context.Context) (*reply, error) {
 			close(ran)
 			r := &reply{}
-			if c.Record != nil {
-				ctx, r.trail = c.Record(ctx)
-			}
 			var err error
+			ctx, r.trail = c.Door().Record(ctx)
 			r.result, err = h(ctx, c, in)
 			return r, err
 		})
@@ -181,12 +180,12 @@ func retryable[In interface{ key() string }](replies *once.Replies[*reply], h ha
 // reply is a stored result, with what its call asked policy.
 type reply struct {
 	result *tool.Result
-	trail  tool.Trail // nil: nobody asked policy
+	trail  tool.Trail
 }
 
 func (r *reply) size() int {
 	n := r.resultOf().Size()
-	if r != nil && r.trail != nil {
+	if r != nil {
 		n += r.trail.Size()
 	}
 	return n
@@ -203,7 +202,7 @@ func (r *reply) resultOf() *tool.Result {
 // again returns the result, or the error, for another call with the same key, as far as policy still allows all that
 // the first one did.
 func (r *reply) again(ctx context.Context, p auth.Principal, err error) (*tool.Result, error) {
-	if r != nil && r.trail != nil {
+	if r != nil {
 		if err := r.trail.Recheck(ctx, p); err != nil {
 			return nil, err
 		}

@@ -13,11 +13,23 @@ import (
 	"sandlot/internal/tool"
 )
 
-// noted is a tool.Trail that knows what policy says later.
-type noted struct{ refusal *error }
+// noted is a door and a trail that knows what policy says later.
+type noted struct {
+	tool.Open
+	refusal *error
+}
 
-func (n noted) Recheck(context.Context, auth.Principal) error { return *n.refusal }
-func (noted) Size() int                                       { return 1 << 10 }
+func (n noted) Record(ctx context.Context) (context.Context, tool.Trail) { return ctx, n }
+func (n noted) Recheck(context.Context, auth.Principal) error            { return *n.refusal }
+func (noted) Size() int                                                  { return 1 << 10 }
+
+// hiding is a door that does not show some paths.
+type hiding struct {
+	tool.Open
+	paths []string
+}
+
+func (h hiding) Shows(_ context.Context, path string) bool { return !slices.Contains(h.paths, path) }
 
 // A stored result, or a stored error, is given again only as long as policy allows all that its call did.
 func TestStoredResultsAskPolicy(t *testing.T) {
@@ -27,8 +39,7 @@ func TestStoredResultsAskPolicy(t *testing.T) {
 	ran := 0
 	broken := fault.New(fault.CommandExecution, "it broke, and says secrets")
 	call := func(key string, failed error) (*tool.Result, error) {
-		c := tool.Call{Principal: auth.Local, Name: "x", Args: []byte(key),
-			Record: func(ctx context.Context) (context.Context, tool.Trail) { return ctx, noted{&refusal} }}
+		c := tool.Call{Principal: auth.Local, Name: "x", Args: []byte(key)}.Through(noted{refusal: &refusal})
 		return retryable(replies, func(context.Context, tool.Call, IdempotencyInput) (*tool.Result, error) {
 			ran++
 			return &tool.Result{Summary: "secrets"}, failed
@@ -55,9 +66,7 @@ func TestListsWithholdWhatIsDenied(t *testing.T) {
 	for _, name := range []string{"a", "private", "private/x", "private/x/y", "sub", "sub/private", "sub/z", "../up"} {
 		files = append(files, agent.File{Path: name})
 	}
-	c := tool.Call{Shows: func(_ context.Context, path string) bool {
-		return path != "/workspace/dir/private" && path != "/workspace/dir/sub/z" && path != "/workspace/up"
-	}}
+	c := tool.Call{}.Through(hiding{paths: []string{"/workspace/dir/private", "/workspace/dir/sub/z", "/workspace/up"}})
 	shown, withheld := shownFiles(t.Context(), c, "dir", files)
 	var names []string
 	for _, f := range shown {

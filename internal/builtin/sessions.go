@@ -213,15 +213,10 @@ func (t *Tools) stopSession(ctx context.Context, c tool.Call, in stopSessionInpu
 }
 
 func (t *Tools) pauseSession(ctx context.Context, c tool.Call, id string) (*tool.Result, error) {
-	if c.Imply != nil {
-		consent, err := c.Imply(ctx, policy.SessionPause, "")
-		if err == nil && consent != nil {
-			err = consent(ctx, tool.Question{Message: "May an agent pause this session?\n" +
-				spec.ExactCommandLine([]string{id})})
-		}
-		if err != nil {
-			return nil, err
-		}
+	err := c.May(ctx, policy.SessionPause, "", tool.Question{Message: "May an agent pause this session?\n" +
+		spec.ExactCommandLine([]string{id})})
+	if err != nil {
+		return nil, err
 	}
 	i, err := t.Sessions.Pause(ctx, c.Principal, id)
 	if err != nil {

@@ -78,7 +78,7 @@ func (BeforeInput) Props() []tool.Prop {
 		"restore_snapshot. Its name is in the result; the latest five of a session are kept."}}
 }
 
-// implies implements implying; see tool.Call.Reveal. What is copied may have secrets in its memory and its files.
+// implies implements implying; see tool.Door.Reveal. What is copied may have secrets in its memory and its files.
 func (BeforeInput) implies() []policy.Operation {
 	return []policy.Operation{policy.SecretUse, policy.SnapshotCreate}
 }

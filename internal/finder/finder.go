@@ -119,12 +119,6 @@ func (f *Finder) Find(_ auth.Principal, name string) (tool.Callable, bool) {
 	return tool.Callable{}, false
 }
 
-// Owns reports whether a name is that of one of these tools.
-func (f *Finder) Owns(name string) bool {
-	_, ok := f.Find(auth.Principal{}, name)
-	return ok
-}
-
 // definition returns one of the tools.
 func (f *Finder) definition(name string) tool.Tool {
 	for _, t := range f.tools {

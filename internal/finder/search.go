@@ -46,6 +46,11 @@ type Found struct {
 	query   string
 }
 
+// SearchJSON is Search for whoever sends what it finds as JSON.
+func (f *Finder) SearchJSON(ctx context.Context, p auth.Principal, query, server string, limit int) (any, error) {
+	return f.Search(ctx, p, query, server, limit)
+}
+
 // Search finds what a principal's third-party servers offer, the best first. Server is the name of one; empty: all of
 // them. Without words in the query, it returns the servers, or with server all that it has, as far as limit goes. A
 // limit of 0 is the usual one.

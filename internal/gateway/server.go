@@ -273,8 +273,7 @@ func argumentRank(t *mcp.Tool) int {
 // toolHandler returns the SDK's handler for one of Sandlot's own tools.
 func (g *Gateway) toolHandler(e *endpoint, name string) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		c := tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments,
-			Reservation: e.answers.find(req.Extra).NewReservation()}
+		c := tool.NewCall(e.principal, name, req.Params.Arguments, e.answers.find(req.Extra).NewReservation())
 		if token := req.Params.GetProgressToken(); token != nil {
 			progress := relay.NewProgress(func(p *mcp.ProgressNotificationParams) {
 				p.ProgressToken = token

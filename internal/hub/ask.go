@@ -72,13 +72,18 @@ func (h *Hub) permit(ctx context.Context, r Request) (policy.Decision, error) {
 		return d, d.Err()
 	}
 	if r.consents {
-		return d, nil // the call asks, see consent
+		return d, nil // the call asks, by door.Consent
 	}
+	return d, h.askAbout(ctx, r)
+}
+
+// askAbout asks a person about a request as it is.
+func (h *Hub) askAbout(ctx context.Context, r Request) error {
 	if err := h.unknownSession(r); err != nil {
-		return d, err
+		return err
 	}
 	a := asker{h, r}
-	return d, a.ask(ctx, a.text(), "")
+	return a.ask(ctx, a.text(), "")
 }
 
 // unknownSession returns the error of a request for a session that the principal does not have: nobody is asked
@@ -90,35 +95,6 @@ func (h *Hub) unknownSession(r Request) error {
 	}
 	_, err := h.Sessions.Find(r.Principal, id)
 	return err
-}
-
-// consent returns the function by which a call asks for consent that knows better than the
-// request what it does, about which policy decided d; nil: no rule decides.
-func (h *Hub) consent(r Request, d policy.Decision) func(context.Context, tool.Question) error {
-	if d.Effect == policy.Allow && d.Rule == nil {
-		return nil
-	}
-	return func(ctx context.Context, q tool.Question) error {
-		if d.Effect == policy.Ask {
-			a := asker{h, r}
-			return a.ask(ctx, q.Message, question.TextHash(q.Message))
-		}
-		return d.Err()
-	}
-}
-
-// imply returns the function by which the call of a request asks policy about another operation.
-func (h *Hub) imply(request func(context.Context) Request) tool.Imply {
-	return func(ctx context.Context, o policy.Operation, detail string) (func(context.Context, tool.Question) error,
-		error) {
-		r := request(ctx)
-		r.Operation, r.Detail, r.DetailFollows, r.consents = o, detail, false, true
-		d, err := h.permit(ctx, r)
-		if err != nil {
-			return nil, err
-		}
-		return h.consent(r, d), nil
-	}
 }
 
 // text returns the question for people. It has the detail with escapes for all characters that are

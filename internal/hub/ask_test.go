@@ -71,12 +71,13 @@ func TestYesForOneServer(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := askingHub(t, "ask * mcp.install")
 			r := Request{Principal: ann, Operation: policy.MCPInstall, Detail: "docs npm:@mcp/docs", call: &tool.Call{},
-				Resource: policy.Resource{Kind: sessionKind, ID: "s1", Owner: ann.ID}}
+				Resource: policy.Resource{Kind: sessionKind, ID: "s1", Owner: ann.ID}, consents: true}
 			install := func(runs string) chan error {
 				done := make(chan error, 1)
 				go func() {
-					ask := h.consent(r, h.decide(r))
-					done <- ask(t.Context(), tool.Question{Message: "Install docs. Runs: " + runs})
+					d := &door{hub: h, request: r, decision: h.decide(r)}
+					_, err := d.Consent(t.Context(), tool.Question{Message: "Install docs. Runs: " + runs})
+					done <- err
 				}()
 				synctest.Wait()
 				return done

@@ -96,8 +96,12 @@ func (a *asking) asksUnlisted(p auth.Principal) bool { return a.time() > 0 && p.
 
 // Hold implements egress.Asker.
 func (a *asking) Hold(ctx context.Context, o egress.Owner, host string, unlisted bool) egress.Ruling {
-	h, p, most := a.hub, auth.OnBehalfOf(o.Principal), a.time()
+	h, p := a.hub, auth.OnBehalfOf(o.Principal)
 	nobody := egress.Ruling{Verdict: egress.Asked}
+	if !h.isOpen.Load() {
+		return nobody
+	}
+	most := a.time()
 	if h.Questions == nil || p.ID == "" || unlisted && !a.asksUnlisted(p) {
 		return nobody
 	}
@@ -135,7 +139,7 @@ func (h *Hub) knownRuling(about question.Subject, session string) (r egress.Ruli
 // MayHold implements egress.Asker.
 func (a *asking) MayHold(o egress.Owner, name string) bool {
 	p := auth.OnBehalfOf(o.Principal)
-	if a.hub.Questions == nil || !a.asksUnlisted(p) {
+	if !a.hub.isOpen.Load() || a.hub.Questions == nil || !a.asksUnlisted(p) {
 		return false
 	}
 	a.mu.Lock()

@@ -6,6 +6,7 @@ package hub
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 	"sandlot/internal/policy"
 	"sandlot/internal/port"
 	"sandlot/internal/question"
@@ -73,16 +75,32 @@ type Config struct {
 // Hub authorizes operations, carries them out, and publishes their events.
 type Hub struct {
 	Config
+	early           *policy.Current // the rules of a hub that is not open yet
+	isOpen          atomic.Bool     // Open has set everything else
 	resourceReaders []tool.ResourceReader
 	external        tool.External // third-party servers; nil: none
 	asking          asking
 }
 
-// New returns a hub. It also uses the resources of sources that are a tool.ResourceReader,
-// and the features of one that is a tool.External.
+// New returns a hub that is open.
 func New(c Config) *Hub {
-	h := &Hub{Config: c}
+	h := Closed(c.Rules)
+	h.Open(c)
+	return h
+}
+
+// Closed returns a hub for what is made before that to which the hub gives access. Until Open it is asked about
+// connections of sandboxes alone, which earlier servers have left: they reach nothing if there are rules about hosts.
+func Closed(rules *policy.Current) *Hub {
+	h := &Hub{early: rules}
 	h.asking.hub = h
+	return h
+}
+
+// Open gives the hub what it gives access to. It also uses the resources of sources that are a tool.ResourceReader,
+// and the features of one that is a tool.External.
+func (h *Hub) Open(c Config) {
+	h.Config = c
 	if h.Log == nil {
 		h.Log = slog.New(slog.DiscardHandler)
 	}
@@ -97,7 +115,7 @@ func New(c Config) *Hub {
 			h.external = e
 		}
 	}
-	return h
+	h.isOpen.Store(true)
 }
 
 // Request is a client's request for one operation.
@@ -141,26 +159,56 @@ type sessionAnswer interface{ session() string }
 // Op is an operation with its types of input and output. An input that names a resource is a
 // SessionID, ServerName or SecretName, or embeds one.
 type Op[In, Out any] struct {
-	operation policy.Operation
-	handle    func(*Hub, context.Context, auth.Principal, In) (Out, error)
-}
-
-func newOp[In, Out any](name policy.Operation,
-	do func(*Hub, context.Context, auth.Principal, In) (Out, error)) Op[In, Out] {
-	return Op[In, Out]{name, do}
+	do func(ctx context.Context, h *Hub, p auth.Principal, in In) (Out, error)
 }
 
 // Do requests the operation for a principal, as the function Do does.
 func (o Op[In, Out]) Do(ctx context.Context, h *Hub, p auth.Principal, in In) (Out, error) {
-	r := Request{Principal: p, Operation: o.operation}
-	if n, ok := any(in).(resourceInput); ok {
-		r.Resource = n.resource(h, p)
-	}
-	if d, ok := any(in).(detailInput); ok {
-		r.Detail = d.detail(h, p)
-	}
-	r.DetailFollows = o.operation == policy.SessionCreate // see MayCreateSession
-	return Do(ctx, h, r, func(ctx context.Context) (Out, error) { return o.handle(h, ctx, p, in) })
+	return o.do(ctx, h, p, in)
+}
+
+// newOp returns the operation that handle carries out.
+func newOp[In, Out any](name policy.Operation,
+	handle func(*Hub, context.Context, auth.Principal, In) (Out, error)) Op[In, Out] {
+	return Op[In, Out]{func(ctx context.Context, h *Hub, p auth.Principal, in In) (Out, error) {
+		r := Request{Principal: p, Operation: name}
+		if n, ok := any(in).(resourceInput); ok {
+			r.Resource = n.resource(h, p)
+		}
+		if d, ok := any(in).(detailInput); ok {
+			r.Detail = d.detail(h, p)
+		}
+		r.DetailFollows = name == policy.SessionCreate // see MayCreateSession
+		return Do(ctx, h, r, func(ctx context.Context) (Out, error) { return handle(h, ctx, p, in) })
+	}}
+}
+
+// EdgeOp returns the operation that an edge answers by itself, such as a guide for its clients.
+func EdgeOp[In, Out any](name policy.Operation, answer func(In) (Out, error)) Op[In, Out] {
+	return newOp(name, func(_ *Hub, _ context.Context, _ auth.Principal, in In) (Out, error) { return answer(in) })
+}
+
+// Arguments are the arguments of one of Sandlot's own tools.
+type Arguments struct {
+	Values map[string]any
+	// Reservation counts a large answer for the principal until the client has read it.
+	Reservation *limit.Reservation
+}
+
+// toolOp returns the operation that one of Sandlot's own tools carries out. It is a call of the tool as any client makes
+// it, with the same event, quota, rules and checks. The output is the structured result.
+func toolOp(name string) Op[Arguments, any] {
+	return Op[Arguments, any]{func(ctx context.Context, h *Hub, p auth.Principal, a Arguments) (any, error) {
+		args, err := json.Marshal(a.Values)
+		if err != nil {
+			return nil, err
+		}
+		r, err := h.Call(ctx, tool.NewCall(p, name, args, a.Reservation))
+		if err != nil {
+			return nil, err
+		}
+		return r.Fields, nil
+	}}
 }
 
 // resourceInput is an input that names a resource.

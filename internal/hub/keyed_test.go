@@ -30,13 +30,12 @@ func (k keyed) Find(auth.Principal, string) (tool.Callable, bool) {
 	return tool.Callable{Operation: policy.CodeExecute, DetailFollows: true,
 		Detail: func(tool.Call) (tool.Detail, error) { return tool.Detail{}, nil },
 		Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
-			q := once.Request{Principal: c.Principal, Name: c.Name, Key: string(c.Args), Input: c.Args, Hold: c.Hold}
+			q := once.Request{Principal: c.Principal, Name: c.Name, Key: string(c.Args), Input: c.Args,
+				Hold: c.Door().Hold}
 			return k.replies.Do(ctx, q, func(ctx context.Context) (*tool.Result, error) {
 				<-k.block
-				if c.Decide != nil {
-					if err := c.Decide(ctx, "python"); err != nil {
-						return nil, err
-					}
+				if err := c.May(ctx, policy.CodeExecute, "python", tool.Question{}); err != nil {
+					return nil, err
 				}
 				return &tool.Result{Summary: "ran"}, nil
 			})

@@ -1,9 +1,14 @@
 package hub
 
-import "sandlot/internal/builtin"
+import (
+	"sandlot/internal/builtin"
+	"sandlot/internal/servers"
+)
 
-// The lists that tools return, for edges that return them too.
+// The results of tools and operations, for edges that return them too.
 type (
+	ServerInfo = servers.Info
+
 	SessionList = builtin.SessionList
 	SessionRow  = builtin.Session
 	ServerList  = builtin.ServerList

@@ -1,11 +1,30 @@
 package hub
 
-import "sandlot/internal/policy"
+import (
+	"context"
 
-// The operations with typed inputs and outputs. Calls of tools and requests for third-party
-// servers are Hub.Call and Hub.Proxy. Operations that last, such as a shell, begin with a
-// method of Hub that returns an ActiveRequest, or a type that embeds it.
+	"sandlot/internal/auth"
+	"sandlot/internal/policy"
+	"sandlot/internal/tool"
+)
+
+// The operations with typed inputs and outputs. Requests for third-party servers are
+// Hub.Proxy. Operations that last, such as a shell, begin with a method of Hub that
+// returns an ActiveRequest, or a type that embeds it.
 var (
+	CallTool = Op[tool.Call, *tool.Result]{func(ctx context.Context, h *Hub, _ auth.Principal,
+		c tool.Call) (*tool.Result, error) {
+		return h.Call(ctx, c)
+	}}
+
+	ListSessions    = toolOp("get_sessions")
+	ForkSession     = toolOp("fork_session")
+	CreateSnapshot  = toolOp("snapshot_session")
+	ListSnapshots   = toolOp("list_snapshots")
+	RestoreSnapshot = toolOp("restore_snapshot")
+	RemoveSnapshot  = toolOp("remove_snapshot")
+	ListServers     = toolOp("list_external_mcp")
+
 	CreateSession   = newOp(policy.SessionCreate, (*Hub).createSession)
 	StopSession     = newOp(policy.SessionStop, (*Hub).stopSession)
 	PauseSession    = newOp(policy.SessionPause, (*Hub).pauseSession)

@@ -12,6 +12,12 @@ import (
 // Reach implements egress.Config.Reach by the rules. If a rule asks, it puts a question and does not
 // wait for the answer: Hold does, where a person can be asked at once.
 func (h *Hub) Reach(o egress.Owner, host string, phase egress.Phase) egress.Ruling {
+	if !h.isOpen.Load() {
+		if h.early.Load().Any(policy.NetworkReach) {
+			return egress.Ruling{Verdict: egress.Denied}
+		}
+		return egress.Ruling{}
+	}
 	rules := h.Rules.Load()
 	p := auth.OnBehalfOf(o.Principal)
 	if !rules.Any(policy.NetworkReach) || p.ID == "" {

@@ -48,7 +48,7 @@ type revealing struct {
 func (s *revealing) Find(auth.Principal, string) (tool.Callable, bool) {
 	return tool.Callable{Operation: policy.ShellExecute, Call: func(ctx context.Context, c tool.Call) (*tool.Result,
 		error) {
-		env, err := c.Reveal(ctx, map[string]string{"A": s.value})
+		env, err := c.Door().Reveal(ctx, map[string]string{"A": s.value})
 		return &tool.Result{Summary: env["A"]}, err
 	}}, true
 }

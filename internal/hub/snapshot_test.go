@@ -72,8 +72,8 @@ func (p permits) decide(q policy.Question) policy.Decision {
 func TestRefusalsWithoutARule(t *testing.T) {
 	current := new(policy.Current)
 	h := New(Config{Rules: current, Events: event.New()})
-	r := Request{Principal: ann, Operation: policy.MCPConnect, Detail: "docs https://x"}
-	if consent := h.consent(r, policy.Decision{}); consent == nil || consent(t.Context(), tool.Question{}) == nil {
+	r := Request{Principal: ann, Operation: policy.MCPConnect, Detail: "docs https://x", consents: true}
+	if decided, err := (&door{hub: h, request: r}).Consent(t.Context(), tool.Question{}); !decided || err == nil {
 		t.Error("a refusal lets the settings decide")
 	}
 	connections := servers.New(servers.Config{Store: noConnections{}, Version: "1", Dial: serverstest.Dial})
@@ -153,7 +153,7 @@ func TestTrailsOfPartsCount(t *testing.T) {
 	}
 	var outer, second Trail
 	ctx := WithTrail(t.Context(), &outer)
-	inner, trail := h.record(ctx)
+	inner, trail := (&door{hub: h}).Record(ctx)
 	ask(inner, policy.SecretUse)
 	ask(ctx, policy.ShellExecute)
 	// A second request gets the answer of the inner run, and a third one that of the second.

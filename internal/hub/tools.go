@@ -47,6 +47,17 @@ func (h *Hub) OwnTools() []tool.Tool {
 	return all
 }
 
+// Owns reports whether Sandlot itself has a tool of that name.
+func (h *Hub) Owns(name string) bool {
+	return slices.ContainsFunc(h.Sources, func(s tool.Source) bool {
+		if _, external := s.(tool.External); external {
+			return false
+		}
+		_, found := s.Find(auth.Local, name)
+		return found
+	})
+}
+
 // Call calls a tool by the name that clients use.
 func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	f, ok := h.findTool(c.Principal, c.Name)
@@ -62,14 +73,9 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	request := once.NewShared(func() { _ = a.Close() }) // a run with an idempotency key may outlast this call
-	defer request.Release()
-	c.Hold = request.Hold
-	c.Reveal = h.revealFor(c.Principal)
-	h.askFor(ctx, &c, f, a)
-	if f.Consents && invalid == nil {
-		c.Consent = h.consent(r, a.decision)
-	}
+	open := once.NewShared(func() { _ = a.Close() }) // a run with an idempotency key may outlast this call
+	defer open.Release()
+	c = c.Through(&door{hub: h, tool: f, call: c, request: r, decision: a.decision, open: open})
 	if r.call != nil {
 		ctx = withCall(ctx, r.call)
 	}
@@ -124,47 +130,6 @@ func (a *ActiveRequest) callWithinQuota(ctx context.Context, f tool.Callable, c 
 	}
 	a.cleanups = append(a.cleanups, end)
 	return f.Call(ctx, c)
-}
-
-// askFor gives the call of a request the functions by which it asks policy on its way.
-func (h *Hub) askFor(ctx context.Context, c *tool.Call, f tool.Callable, a *ActiveRequest) {
-	first, given := a.request, *c
-	again := func(ctx context.Context) Request {
-		r, _ := h.callRequest(ctx, f, &given) // the rules may have changed since
-		if first.Resource.Kind != "" {
-			r.Resource = first.Resource
-		}
-		return r
-	}
-	if f.DetailFollows {
-		c.Decide = func(ctx context.Context, detail string) error {
-			r := again(ctx)
-			r.Detail, r.DetailFollows = detail, false
-			_, err := h.permit(ctx, r)
-			return err
-		}
-	}
-	if len(f.Implies) > 0 {
-		c.Imply = h.imply(again)
-	}
-	if f.Operation == policy.FileList && (h.Decide != nil || trailOf(ctx) != nil ||
-		first.snapshot.rules.Any(policy.FileList)) {
-		c.Shows = a.shows
-	}
-	c.Record = h.record
-}
-
-// shows reports whether policy allows a request for another detail too. A rule that asked about the request itself
-// does not ask about each of its details.
-func (a *ActiveRequest) shows(ctx context.Context, detail string) bool {
-	r := a.request
-	r.Detail = detail
-	d := a.hub.decide(r)
-	if d.Effect != policy.Allow && (d.Effect != policy.Ask || d.Rule != a.decision.Rule) {
-		return false
-	}
-	trailOf(ctx).add(r)
-	return true
 }
 
 // callRequest returns the request of a tool's call. An error is that of the arguments, after policy

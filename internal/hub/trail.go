@@ -9,7 +9,6 @@ import (
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
-	"sandlot/internal/tool"
 )
 
 // Trail has what a run asked policy, so that policy can be asked again before somebody else gets the run's answer. Its
@@ -120,10 +119,4 @@ type callTrail struct {
 func (t callTrail) Recheck(ctx context.Context, p auth.Principal) error {
 	_, err := t.hub.recheck(ctx, p, t.Trail)
 	return err
-}
-
-// record implements tool.Call.Record.
-func (h *Hub) record(ctx context.Context) (context.Context, tool.Trail) {
-	t := &Trail{}
-	return WithTrail(ctx, t), callTrail{t, h}
 }

@@ -62,7 +62,7 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	q := &instance.Request{Method: "tools/call",
 		Params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args}, Meta: c.Meta,
 		Schema: d.HeaderSchema,
-		Client: c.Client, Inputs: c.Inputs, Progress: c.Progress, Answer: c.Reservation, Large: c.Whole}
+		Client: c.Client, Inputs: c.Inputs, Progress: c.Progress, Answer: c.Reservation, Large: c.FromSession != ""}
 	defer q.Release()
 	raw, err := s.request(ctx, q)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	if err != nil {
 		return nil, withRefused(s.withAdvice(err), q.Refused)
 	}
-	if !c.Whole {
+	if c.FromSession == "" {
 		safe = catalog.WithoutData(d.Raw, safe)
 	}
 	safe = s.tellRefused(c, safe, q.Refused)

@@ -58,36 +58,18 @@ type Call struct {
 	Inputs Inputs
 	// Reservation counts a large result for the principal until the client has read it.
 	Reservation *limit.Reservation
-	// Whole: the result of a third-party server's tool goes to code, not to a model. It is not shortened, and may have
-	// up to limit.LargestAnswer bytes.
-	Whole bool
-	// FromSession is the session whose code calls a third-party tool; empty: a client calls it. What the tool's program was
-	// not allowed to reach is told in that session.
+	// FromSession is the session whose code calls a third-party tool; empty: a client calls it. Code gets the result
+	// whole, with up to limit.LargestAnswer bytes. What the tool's program was not allowed to reach is told in that
+	// session.
 	FromSession string
-	// Consent asks the user for consent, in place of Tools' own settings; nil: no rule decides it.
-	Consent func(ctx context.Context, q Question) error
-	// Decide asks policy about the call with its detail, if Callable.DetailFollows; nil: no rule
-	// depends on the detail.
-	Decide func(ctx context.Context, detail string) error
-	// Imply asks policy about another operation that the call does on the way, one of Callable.Implies. consent
-	// is Consent for that operation; nil: no rule decides it.
-	Imply Imply
-	// Reveal returns variables of a command with the principal's secrets in place of references to them; nil: there
-	// are no secrets. What it returns goes to the sandbox, and is stored nowhere.
-	Reveal func(ctx context.Context, env map[string]string) (map[string]string, error)
-	// Shows reports whether policy allows the call's operation for another detail too, such as the path of an entry
-	// in a list; nil: it does for each.
-	Shows func(ctx context.Context, detail string) bool
-	// Record returns a context in which a Trail notes what the call asks policy; nil: nobody asks policy.
-	Record func(context.Context) (context.Context, Trail)
-	// Hold keeps the call open, with its place in the quota, until release: for a run that may outlast the client.
-	// nil: nothing ends with the call.
-	Hold func() (release func())
+
+	door Door // see Door
 }
 
-// Imply is the type of Call.Imply. An error refuses the call.
-type Imply func(ctx context.Context, o policy.Operation, detail string) (consent func(context.Context, Question) error,
-	err error)
+// NewCall returns a call, with what every caller has to say of one.
+func NewCall(p auth.Principal, name string, args json.RawMessage, answer *limit.Reservation) Call {
+	return Call{Principal: p, Name: name, Args: args, Reservation: answer}
+}
 
 // Result is the result of a call. A call that fails with a fault has none.
 type Result struct {
@@ -214,13 +196,12 @@ type Callable struct {
 	// Detail returns what policy has to know, or an error, which is that of the call too; nil:
 	// calls have no detail.
 	Detail func(c Call) (Detail, error)
-	// Consents: the call asks for consent itself, as only it knows all of what it will do. If a
-	// rule asks, it calls Call.Consent.
+	// Consents: the call asks for consent itself, by Door.Consent, as only it knows all of what it will do.
 	Consents bool
-	// DetailFollows: the call finds its detail out, and calls Call.Decide with it.
+	// DetailFollows: the call finds its detail out, and asks with it by Door.Ask.
 	DetailFollows bool
-	// Implies are operations that a call may do on the way. Before it does, it calls Call.Imply, or
-	// for policy.SecretUse Call.Reveal.
+	// Implies are operations that a call may do on the way. Before it does, it asks by Door.Ask, or
+	// for policy.SecretUse by Door.Reveal.
 	Implies []policy.Operation
 	// Call calls the tool. The call must have the principal and the name that Find got.
 	// Errors are faults.

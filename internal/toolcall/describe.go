@@ -20,7 +20,7 @@ type Described struct {
 func (cs *Calls) describe(p auth.Principal, q Describe) ([]Described, error) {
 	var all []Described
 	if policy.InScope(p, policy.MCPCall) {
-		for _, s := range cs.Offers(p) {
+		for _, s := range cs.Servers.Offered(p) {
 			for _, d := range s.Tools {
 				if s.Name != q.Server || q.Tool != "" && d.Remote != q.Tool {
 					continue

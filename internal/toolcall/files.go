@@ -108,8 +108,8 @@ func (cs *Calls) keepTree(o *owned) (old *owned) {
 // makeTree makes the tree of what an owner's servers offer now. The caller holds o.making.
 func (cs *Calls) makeTree(o *owned, p auth.Principal) (files []treeFile, err error) {
 	files = []treeFile{}
-	if cs.Tree != nil {
-		all, err := cs.Tree(p)
+	if cs.tree != nil {
+		all, err := cs.tree(p)
 		for _, f := range all {
 			files = append(files, treeFile{f, fileOf(f)})
 		}
@@ -117,7 +117,7 @@ func (cs *Calls) makeTree(o *owned, p auth.Principal) (files []treeFile, err err
 	}
 	var all []toolfiles.Source
 	now := map[string]known{}
-	for _, s := range cs.Offers(p) {
+	for _, s := range cs.Servers.Offered(p) {
 		k, ok := o.known[s.Name]
 		if !ok || !equalOffers(k.Offered, s) {
 			o.count++

@@ -46,14 +46,14 @@ func (n *nobody) Ask(ctx context.Context, method string, params json.RawMessage)
 	defer cancel()
 	defer context.AfterFunc(n.call, cancel)()
 	s := n.sandbox
-	return s.calls.Elicit(ctx, tool.Elicitation{Owner: s.owner.ID, Session: s.session, Caller: n.what,
+	return s.calls.Door.Elicit(ctx, tool.Elicitation{Owner: s.owner.ID, Session: s.session, Caller: n.what,
 		Server: n.server, Tool: n.tool, Params: params})
 }
 
 // Notify implements tool.Client.
 func (n *nobody) Notify(method string, params json.RawMessage) {
 	if method == "notifications/message" {
-		n.sandbox.calls.Logged(n.sandbox.owner.ID, params)
+		n.sandbox.calls.Clients.ForwardLog(n.sandbox.owner.ID, params)
 		return
 	}
 	client{progress: n.progress}.Notify(method, params)

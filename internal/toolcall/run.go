@@ -67,7 +67,7 @@ func (cs *Calls) BeginBackground(ctx context.Context, session string, p auth.Pri
 		return false
 	}
 	if p.Scope != "" {
-		cs.Narrow(session, p.Scope)
+		cs.Sessions.Narrow(session, p.Scope)
 	}
 	if !cs.Servers.Any(p) {
 		return false
@@ -104,12 +104,12 @@ func (s *sandbox) callerOf(ctx context.Context, from agent.Caller) (caller, func
 		stop := context.AfterFunc(ctx, cancel)
 		p := r.principal
 		if from.Language != "" {
-			p.Scope = policy.Narrow(p.Scope, s.calls.Scope(s.session))
+			p.Scope = policy.Narrow(p.Scope, s.calls.Sessions.ScopeOf(s.session))
 		}
 		return caller{p, runCtx, r, r.what}, func() { stop(); cancel() }
 	}
 	p := s.owner
-	p.Scope = s.calls.Scope(s.session)
+	p.Scope = s.calls.Sessions.ScopeOf(s.session)
 	what := "a program in the background"
 	if from.Process != "" {
 		what = "process " + from.Process
@@ -130,7 +130,7 @@ func (s *sandbox) mayCall(who caller, server, name string) error {
 				Advise("Call the tool from execute_command, or from code in a session of its own")
 		}
 	}
-	return s.calls.May(who.ctx, session, who.principal, server, name)
+	return s.calls.Door.MayCall(who.ctx, session, who.principal, server, name)
 }
 
 // client is the client of a run for one of its calls of tools.

@@ -108,7 +108,8 @@ func (c *conn) serveOne(ctx context.Context) bool {
 		return c.call(ctx, q.Call)
 	case q.Search != nil:
 		return c.find(ctx, func(who caller, _ *limit.Answers) (answer, error) {
-			found, err := c.sandbox.calls.Search(who.ctx, who.principal, *q.Search)
+			s := q.Search
+			found, err := c.sandbox.calls.Finder.SearchJSON(who.ctx, who.principal, s.Query, s.Server, s.Limit)
 			return answer{Found: found}, err
 		})
 	case q.Describe != nil:
@@ -309,14 +310,13 @@ func (s *sandbox) makeCall(ctx context.Context, from func() agent.Caller, q *Cal
 	defer n.end()
 	callCtx, cancel := withTimeout(who.ctx, q.Timeout)
 	defer cancel()
-	call := tool.Call{Principal: who.principal, Name: name, Args: q.Arguments, Progress: n.send,
-		Reservation: answers.NewReservation(), Client: s.clientOf(callCtx, who, q, n), Whole: true,
-		FromSession: s.session}
+	call := tool.NewCall(who.principal, name, q.Arguments, answers.NewReservation())
+	call.Client, call.Progress, call.FromSession = s.clientOf(callCtx, who, q, n), n.send, s.session
 	var res *tool.Result
 	if who.run != nil {
-		res, err = s.calls.Call(callCtx, call)
+		res, err = s.calls.Door.CallExternal(callCtx, call)
 	} else {
-		res, err = s.calls.Background(callCtx, s.session, call)
+		res, err = s.calls.Door.CallInBackground(callCtx, s.session, call)
 	}
 	switch {
 	case err == nil && res.Raw == nil:
@@ -342,7 +342,7 @@ func (s *sandbox) toolName(who caller, q *Call) (string, error) {
 		return "", err
 	}
 	name, err := s.calls.Servers.ToolName(who.ctx, who.principal, q.Server, q.Tool)
-	if fault.Is(err, fault.NotFound) && s.calls.Own(q.Tool) {
+	if fault.Is(err, fault.NotFound) && s.calls.Door.Owns(q.Tool) {
 		err = ownTool(q.Tool)
 	}
 	return name, err

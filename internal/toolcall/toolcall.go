@@ -26,32 +26,30 @@ import (
 
 // Config is what Calls need.
 type Config struct {
-	Servers Servers
-	// Call calls a tool of a third-party server for a run, and Background for a program in the background of a session.
-	Call       func(ctx context.Context, c tool.Call) (*tool.Result, error)
-	Background func(ctx context.Context, session string, c tool.Call) (*tool.Result, error)
-	// May returns why a call of a tool of a server, by the server's own name, is refused in any case; nil: it may be
-	// made. The session is that of a program in the background; empty: a run calls. It asks nobody, and starts no
-	// server.
-	May func(ctx context.Context, session string, p auth.Principal, server, name string) error
-	// Elicit asks a person what a server asks in a call of a program in the background, and returns MCP's ElicitResult.
-	Elicit func(ctx context.Context, e tool.Elicitation) (json.RawMessage, error)
-	// Logged gets the parameters of a server's log message during such a call, for the clients of a principal.
-	Logged func(owner string, params json.RawMessage)
-	// Own reports whether Sandlot itself has a tool of that name.
-	Own func(tool string) bool
-	// Offers returns what a principal's servers offer, and Search finds some of it; its answer is sent as JSON.
-	Offers func(p auth.Principal) []catalog.Offered
-	Search func(ctx context.Context, p auth.Principal, q Search) (any, error)
-	// Tree returns the tool tree of a principal; nil: that of what its servers offer.
-	Tree func(p auth.Principal) ([]agent.ToolFile, error)
-	// Scope returns the scope of what runs in the background of a session, and Narrow takes what is not in a scope
-	// away from it, until the session has another sandbox.
-	Scope  func(session string) auth.Scope
-	Narrow func(session string, s auth.Scope)
+	Door     Door
+	Servers  Servers
+	Finder   Finder
+	Sessions Sessions
+	Clients  Clients
 	// Limits counts the bytes of requests and answers.
 	Limits *limit.Limiter
 	Log    *slog.Logger
+}
+
+// Door makes the calls, as far as policy allows them.
+type Door interface {
+	// CallExternal calls a tool of a third-party server for a run, and CallInBackground for a program in the background
+	// of a session.
+	CallExternal(ctx context.Context, c tool.Call) (*tool.Result, error)
+	CallInBackground(ctx context.Context, session string, c tool.Call) (*tool.Result, error)
+	// MayCall returns why a call of a tool of a server, by the server's own name, is refused in any case; nil: it may be
+	// made. The session is that of a program in the background; empty: a run calls. It asks nobody, and starts no
+	// server.
+	MayCall(ctx context.Context, session string, p auth.Principal, server, name string) error
+	// Elicit asks a person what a server asks in a call of a program in the background, and returns MCP's ElicitResult.
+	Elicit(ctx context.Context, e tool.Elicitation) (json.RawMessage, error)
+	// Owns reports whether Sandlot itself has a tool of that name.
+	Owns(tool string) bool
 }
 
 // Servers are the third-party servers.
@@ -60,6 +58,26 @@ type Servers interface {
 	Any(p auth.Principal) bool
 	// ToolName returns the name by which clients call a tool of a server.
 	ToolName(ctx context.Context, p auth.Principal, server, tool string) (string, error)
+	// Offered returns what a principal's servers offer.
+	Offered(p auth.Principal) []catalog.Offered
+}
+
+// Finder searches what a principal's servers offer. The answer is sent as JSON.
+type Finder interface {
+	SearchJSON(ctx context.Context, p auth.Principal, query, server string, limit int) (any, error)
+}
+
+// Sessions know the scope of what runs in the background of a session.
+type Sessions interface {
+	ScopeOf(session string) auth.Scope
+	// Narrow takes what is not in a scope away from it, until the session has another sandbox.
+	Narrow(session string, s auth.Scope)
+}
+
+// Clients are the clients of all principals.
+type Clients interface {
+	// ForwardLog passes on the parameters of a server's log message to the clients of a principal.
+	ForwardLog(owner string, params json.RawMessage)
 }
 
 // Calls are the calls of tools by code in all sandboxes. A nil *Calls has none.
@@ -69,6 +87,7 @@ type Calls struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
+	tree   func(p auth.Principal) ([]agent.ToolFile, error) // in tests, in place of what servers offer
 
 	mu        sync.Mutex
 	closed    bool

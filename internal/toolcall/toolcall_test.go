@@ -42,54 +42,77 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, any: true, scopes: map[string]auth.Scope{}}
-	w.Calls = New(Config{Servers: w, Limits: limit.New(limit.Default), Log: slog.New(slog.DiscardHandler),
-		Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) { return w.do(ctx, "", c) },
-		Background: func(ctx context.Context, session string, c tool.Call) (*tool.Result, error) {
-			return w.do(ctx, session, c)
-		},
-		Own: func(name string) bool { return name == "execute_code" },
-		May: func(_ context.Context, session string, p auth.Principal, _, _ string) error {
-			if d := policy.Decide(policy.Question{Principal: p, Operation: policy.CodeBackground}); session != "" {
-				return d.Err()
-			}
-			return policy.Decide(policy.Question{Principal: p, Operation: policy.MCPCall}).Err()
-		},
-		Elicit: func(_ context.Context, e tool.Elicitation) (json.RawMessage, error) {
-			of := strings.Join([]string{e.Owner, e.Session, e.Caller, e.Tool}, " ")
-			return json.Marshal(map[string]any{"action": "accept", "of": of})
-		},
-		Logged: func(owner string, params json.RawMessage) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.logged = append(w.logged, owner+" "+string(params))
-		},
-		Offers: func(auth.Principal) []catalog.Offered { return w.offers },
-		Search: func(_ context.Context, _ auth.Principal, q Search) (any, error) {
-			if q.Query == "panic" {
-				panic("search")
-			}
-			return []string{q.Query}, nil
-		},
-		Tree: func(auth.Principal) ([]agent.ToolFile, error) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.files, nil
-		},
-		Scope: func(session string) auth.Scope {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.scopes[session]
-		},
-		Narrow: func(session string, s auth.Scope) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.scopes[session] = policy.Narrow(w.scopes[session], s)
-		}})
+	w.Calls = New(Config{Door: w, Servers: w, Finder: w, Sessions: w, Clients: w, Limits: limit.New(limit.Default),
+		Log: slog.New(slog.DiscardHandler)})
+	w.tree = func(auth.Principal) ([]agent.ToolFile, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.files, nil
+	}
 	w.do = func(_ context.Context, session string, c tool.Call) (*tool.Result, error) {
 		return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"by": %q,
 			"tool": %q, "scope": %q}`, session, c.Name, c.Principal.Scope))}, nil
 	}
 	return w
+}
+
+// CallExternal implements Door.
+func (w *world) CallExternal(ctx context.Context, c tool.Call) (*tool.Result, error) {
+	return w.do(ctx, "", c)
+}
+
+// CallInBackground implements Door.
+func (w *world) CallInBackground(ctx context.Context, session string, c tool.Call) (*tool.Result, error) {
+	return w.do(ctx, session, c)
+}
+
+// MayCall implements Door.
+func (*world) MayCall(_ context.Context, session string, p auth.Principal, _, _ string) error {
+	if d := policy.Decide(policy.Question{Principal: p, Operation: policy.CodeBackground}); session != "" {
+		return d.Err()
+	}
+	return policy.Decide(policy.Question{Principal: p, Operation: policy.MCPCall}).Err()
+}
+
+// Elicit implements Door.
+func (*world) Elicit(_ context.Context, e tool.Elicitation) (json.RawMessage, error) {
+	of := strings.Join([]string{e.Owner, e.Session, e.Caller, e.Tool}, " ")
+	return json.Marshal(map[string]any{"action": "accept", "of": of})
+}
+
+// Owns implements Door.
+func (*world) Owns(name string) bool { return name == "execute_code" }
+
+// ForwardLog implements Clients.
+func (w *world) ForwardLog(owner string, params json.RawMessage) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.logged = append(w.logged, owner+" "+string(params))
+}
+
+// Offered implements Servers.
+func (w *world) Offered(auth.Principal) []catalog.Offered { return w.offers }
+
+// SearchJSON implements Finder.
+func (*world) SearchJSON(_ context.Context, _ auth.Principal, query, _ string, _ int) (any, error) {
+	if query == "panic" {
+		panic("search")
+	}
+	return []string{query}, nil
+}
+
+// ScopeOf implements Sessions.
+func (w *world) ScopeOf(session string) auth.Scope {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.scopes[session]
+}
+
+// Narrow implements Sessions.
+func (w *world) Narrow(session string, s auth.Scope) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.scopes[session] = policy.Narrow(w.scopes[session], s)
 }
 
 // Any implements Servers.
@@ -870,13 +893,11 @@ func TestUsedSandbox(t *testing.T) {
 // TestHeldBack: of a tool that is held back, code sees the name and why, and nothing that nobody has approved.
 func TestHeldBack(t *testing.T) {
 	w := newWorld(t)
-	w.Tree = nil
-	w.Offers = func(auth.Principal) []catalog.Offered {
-		raw := `{"name":"ext_s_a","title":"SECRETLY","description":"SECRETLY","inputSchema":{"type":"object",` +
-			`"properties":{"SECRETLY":{}}},"outputSchema":{"title":"SECRETLY"},"x":"SECRETLY"}`
-		return []catalog.Offered{{Name: "s", Tools: []catalog.Definition{{Exposed: "ext_s_a", Remote: "a",
-			Raw: json.RawMessage(raw), HeldBecause: "it has changed"}}}}
-	}
+	w.tree = nil
+	raw := `{"name":"ext_s_a","title":"SECRETLY","description":"SECRETLY","inputSchema":{"type":"object",` +
+		`"properties":{"SECRETLY":{}}},"outputSchema":{"title":"SECRETLY"},"x":"SECRETLY"}`
+	w.offers = []catalog.Offered{{Name: "s", Tools: []catalog.Definition{{Exposed: "ext_s_a", Remote: "a",
+		Raw: json.RawMessage(raw), HeldBecause: "it has changed"}}}}
 	files, err := w.treeOf(&owned{making: make(chan struct{}, 1)}, ann)
 	if err != nil || len(files) < 5 {
 		t.Fatal(files, err)
@@ -904,7 +925,7 @@ func TestTreesAreShared(t *testing.T) {
 		defer w.Close()
 		var mu sync.Mutex
 		making, most, made := 0, 0, 0
-		w.Tree = func(auth.Principal) ([]agent.ToolFile, error) {
+		w.tree = func(auth.Principal) ([]agent.ToolFile, error) {
 			mu.Lock()
 			making, made = making+1, made+1
 			most = max(most, making)

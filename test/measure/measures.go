@@ -22,8 +22,8 @@ const (
 	lineColumns        = 120 // a tab is four columns
 )
 
-// wide lists structs with one field for each part of the program, and for each group of settings.
-var wide = []string{"internal/app.App", "internal/config.Config"}
+// wide lists structs with one field for each group of settings.
+var wide = []string{"internal/config.Config"}
 
 // A finding is one thing that is larger than the advice.
 type finding struct {

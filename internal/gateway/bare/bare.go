@@ -176,8 +176,8 @@ func (h *Handler) call(r *http.Request, p auth.Principal, q request, reservation
 		return nil, fault.Argument("name", "params.name, the tool's name, is missing").
 			With("allowed", "a tool's name, as tools/list gives it")
 	}
-	c := tool.Call{Principal: p, Name: name, Args: params.Arguments, NewSession: h.NewSession != nil && h.NewSession(p),
-		Reservation: reservation}
+	c := tool.NewCall(p, name, params.Arguments, reservation)
+	c.NewSession = h.NewSession != nil && h.NewSession(p)
 	res, err := h.Hub.Call(r.Context(), c)
 	if err != nil {
 		return nil, err

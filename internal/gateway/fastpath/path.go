@@ -430,7 +430,7 @@ func (s *Path) client(o *cacheable) (name, version string) {
 // callOwnTool calls one of Sandlot's own tools that does not elicit, and returns the MCP result object.
 func (s *Path) callOwnTool(ctx context.Context, o *cacheable, reply *replyWriter,
 	form toolview.Results) (json.RawMessage, error) {
-	c := tool.Call{Principal: s.Calls.Principal, Name: o.name, Args: o.args, Reservation: o.answers.NewReservation()}
+	c := tool.NewCall(s.Calls.Principal, o.name, o.args, o.answers.NewReservation())
 	if reply.token != nil {
 		progress := relay.NewProgress(func(p *mcp.ProgressNotificationParams) {
 			b, _ := json.Marshal(p)

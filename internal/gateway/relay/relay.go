@@ -106,7 +106,8 @@ func (r *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Clien
 		return r.Hub.Proxy(ctx, tool.Request{Principal: calls.Principal, Method: q.Method, Params: q.Params,
 			Client: c, Meta: visibleMeta(q.Meta), Inputs: inputs, Reservation: reservation})
 	}
-	call := tool.Call{Principal: calls.Principal, Name: q.Key, Args: q.Arguments, Client: c, Reservation: reservation}
+	call := tool.NewCall(calls.Principal, q.Key, q.Arguments, reservation)
+	call.Client = c
 	external := !q.Own
 	if q.Own { // a call of call_tool is that of the tool that it names
 		call, external = r.Hub.Resolve(ctx, call)

@@ -1,0 +1,82 @@
+package tool
+
+import (
+	"context"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/policy"
+)
+
+// Door is how a call that runs asks the hub on its way; see Call.Door.
+type Door interface {
+	// Ask asks policy about an operation that the call does, with its detail: one of Callable.Implies, or that of
+	// the call if Callable.DetailFollows. An error refuses the call. Else the door that it returns stands for that
+	// operation, and has to be asked for Consent.
+	Ask(ctx context.Context, o policy.Operation, detail string) (Door, error)
+	// Consent asks a person about the operation that the door stands for, where a rule says so. The zero question is
+	// about the operation and its detail. decided is false if no rule decides about the operation.
+	Consent(ctx context.Context, q Question) (decided bool, err error)
+	// Shows reports whether policy allows the operation for another detail too, such as the path of an entry in a
+	// list. It asks nobody.
+	Shows(ctx context.Context, detail string) bool
+	// Reveal returns variables of a command with the principal's secrets in place of references to them. What it
+	// returns goes to the sandbox, and is stored nowhere.
+	Reveal(ctx context.Context, env map[string]string) (map[string]string, error)
+	// Hold keeps the call open, with its place in the quota, until release: for a run that may outlast the client.
+	Hold() (release func())
+	// Record returns a context in which a Trail notes what the call asks policy.
+	Record(ctx context.Context) (context.Context, Trail)
+}
+
+// Door returns the call's way through the hub. It is Open in a call that no hub makes.
+func (c Call) Door() Door {
+	if c.door == nil {
+		return Open{}
+	}
+	return c.door
+}
+
+// Through returns the call with a door. The hub gives each call one.
+func (c Call) Through(d Door) Call {
+	c.door = d
+	return c
+}
+
+// May returns nil if policy allows an operation that the call does, and a person agrees where a rule asks one: see
+// Door.Ask and Door.Consent.
+func (c Call) May(ctx context.Context, o policy.Operation, detail string, q Question) error {
+	d, err := c.Door().Ask(ctx, o, detail)
+	if err == nil {
+		_, err = d.Consent(ctx, q)
+	}
+	return err
+}
+
+// Open is a Door without rules and secrets.
+type Open struct{}
+
+// Ask implements Door.
+func (o Open) Ask(context.Context, policy.Operation, string) (Door, error) { return o, nil }
+
+// Consent implements Door.
+func (Open) Consent(context.Context, Question) (decided bool, err error) { return false, nil }
+
+// Shows implements Door.
+func (Open) Shows(context.Context, string) bool { return true }
+
+// Reveal implements Door.
+func (Open) Reveal(_ context.Context, env map[string]string) (map[string]string, error) {
+	return env, nil
+}
+
+// Hold implements Door.
+func (Open) Hold() (release func()) { return func() {} }
+
+// Record implements Door.
+func (o Open) Record(ctx context.Context) (context.Context, Trail) { return ctx, o }
+
+// Recheck implements Trail.
+func (Open) Recheck(context.Context, auth.Principal) error { return nil }
+
+// Size implements Trail.
+func (Open) Size() int { return 0 }
