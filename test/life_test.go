@@ -27,6 +27,7 @@ type folder struct {
 type sleepingSession struct {
 	Session string    `json:"session"`
 	Since   time.Time `json:"since"`
+	Paused  bool      `json:"paused"`
 }
 
 // shownSandbox is a sandbox as `sandlot ps --json` shows it.

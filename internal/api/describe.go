@@ -16,7 +16,8 @@ import (
 // pathParameters describes the parameters of paths. The name after a slash is the parameter's; the one
 // before it is the part of the path before it, for parameters that have the same name.
 var pathParameters = map[string]openapi.Parameter{
-	"sessions/id":    {Description: "The session's id or name, or `home`; `new` for a fresh one.", Schema: openapi.Text("")},
+	"sessions/id": {Description: "The session's id or name, or `home`; `new` for a fresh one.",
+		Schema: openapi.Text("")},
 	"connections/id": {Description: "The connection's id or name.", Schema: openapi.Text("")},
 	"start/id":       {Description: "The id of the log-in, which is in its link.", Schema: openapi.Text("")},
 	"files/path": {Description: "An absolute path in the sandbox without its first slash, with slashes in it.",

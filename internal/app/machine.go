@@ -30,8 +30,18 @@ type StateFolder struct {
 	Deleted   bool      `json:"gone,omitempty"` // the folder was deleted while sandboxes were running
 	Server    *Server   `json:"server"`
 	Sandboxes []Sandbox `json:"sandboxes"`
-	// Asleep are the sessions that sleep; none if the database belongs to another user.
+	// Asleep are the sessions that sleep, or are paused; none if the database belongs to another user.
 	Asleep []store.Sleeping `json:"asleep"`
+}
+
+// Resting counts the sessions that sleep, and those that are paused.
+func (f *StateFolder) Resting() (asleep, paused int) {
+	for _, s := range f.Asleep {
+		if s.Paused {
+			paused++
+		}
+	}
+	return len(f.Asleep) - paused, paused
 }
 
 // Server is the running server of a state folder.

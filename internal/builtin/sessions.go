@@ -49,7 +49,7 @@ type Session struct {
 type Life struct {
 	Name     string            `json:"name,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
-	PausedBy string            `json:"paused_by,omitempty" jsonschema:"Who has paused it: user, operator, or end (ends_at)."`
+	PausedBy string            `json:"paused_by,omitempty" jsonschema:"Who paused it: user, operator, or end (ends_at)."`
 	PausedAt string            `json:"paused_at,omitempty"`
 	EndsAt   string            `json:"ends_at,omitempty" jsonschema:"When its life ends."`
 	OnEnd    string            `json:"on_end,omitempty" jsonschema:"What happens then: stop or pause."`

@@ -180,9 +180,13 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 		}
 	}
 	f, err = app.InspectStateFolder(ctx, p.loaded(), p.errorLog(), dir)
-	if err == nil && len(f.Asleep) > 0 {
+	asleep, paused := f.Resting()
+	if err == nil && asleep > 0 {
 		fmt.Fprintf(p.out, "%s at the next use\n",
-			plural.Of(len(f.Asleep), "session sleeps, and goes on", "sessions sleep, and go on"))
+			plural.Of(asleep, "session sleeps, and goes on", "sessions sleep, and go on"))
+	}
+	if err == nil && paused > 0 {
+		fmt.Fprintf(p.out, "%s paused\n", plural.Of(paused, "session stays", "sessions stay"))
 	}
 	live := plural.Of(len(f.Sandboxes), "sandbox lives", "sandboxes live")
 	if err == nil && len(f.Sandboxes) > 0 && configErr != nil {

@@ -77,8 +77,8 @@ var places = map[string]place{
 	"agent":               {"L2", "agent/direct"},
 	"audit":               {"L2", ""},
 	"builtin": {"L2",
-		"agent builtin/definition builtin/sysinstall port servers servers/install session session/property session/reason snapshot " +
-			"toolcall volume"},
+		"agent builtin/definition builtin/sysinstall port servers servers/install session session/property session/reason " +
+			"snapshot toolcall volume"},
 	"builtin/definition": {"L2", ""},
 	"builtin/sysinstall": {"L2", ""},
 	"finder":             {"L2", "servers"},

@@ -12,8 +12,8 @@ import (
 	"sandlot/internal/egress"
 )
 
-// Run takes over the sandboxes of an earlier server, puts idle sessions to sleep or stops them, ends those that reach the
-// end of their life, removes old ones, measures workspaces, and stores counts, until ctx ends.
+// Run takes over the sandboxes of an earlier server, puts idle sessions to sleep or stops them, ends those that reach
+// the end of their life, removes old ones, measures workspaces, and stores counts, until ctx ends.
 func (s *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { s.runCountStore(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox

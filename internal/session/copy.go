@@ -92,9 +92,8 @@ func (s *Sessions) CanCopy() error {
 }
 
 func inUse(id string) error {
-	return fault.Wrap(fault.ResourceLimit, errInUse, "calls are using the session: it can only be copied or paused between "+
-		"calls").
-		With("session_id", id).Advise("Wait for the calls to end, or stop them, and try again",
+	return fault.Wrap(fault.ResourceLimit, errInUse, "calls are using the session: it can only be copied or paused "+
+		"between calls").With("session_id", id).Advise("Wait for the calls to end, or stop them, and try again",
 		"Close interactive commands and terminals in it")
 }
 
@@ -153,8 +152,8 @@ func (s *Sessions) networkOfCopy(p auth.Principal, c Content, own NetworkOverrid
 }
 
 // Replace gives one of a principal's sessions another content, which is its own from then on, and which is of the
-// session from.Session. What the session has had ends, whatever runs in it, as soon as the sandbox of the new content answers:
-// until then, and after an error, the session has it. A session that has nothing but files gets the new content asleep.
+// session from.Session. What the session has had ends, whatever runs in it, as soon as the sandbox of the new content
+// answers: until then, and after an error, the session has it. A session that has nothing but files gets the new content asleep.
 // A crash leaves the old content or the new one. After an error the content is the caller's. A home that was not used yet
 // is made.
 func (s *Sessions) Replace(ctx context.Context, p auth.Principal, id string, c Content,

@@ -296,7 +296,8 @@ func TestCannotCopy(t *testing.T) {
 		if err := w.WhileStill(t.Context(), bob, l.ID(), none); !fault.Is(err, fault.SessionNotFound) {
 			t.Errorf("a session of another user: %v", err)
 		}
-		if _, err := w.Replace(t.Context(), bob, l.ID(), Content{}, Parent{Session: l.ID()}); !fault.Is(err, fault.SessionNotFound) {
+		if _, err := w.Replace(t.Context(), bob, l.ID(), Content{}, Parent{Session: l.ID()}); !fault.Is(err,
+			fault.SessionNotFound) {
 			t.Errorf("replacing a session of another user: %v", err)
 		}
 		w.wantImages(0)

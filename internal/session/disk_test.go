@@ -25,6 +25,7 @@ func (w *testSessions) put(l *Lease, name string, megabytes int) {
 	if err := os.WriteFile(path, bytes.Repeat([]byte{1}, megabytes<<20), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
+	l.disk.Changed() // as the end of a call says
 }
 
 // measured waits until the workspaces of a principal are measured to have so many MB.

@@ -74,8 +74,8 @@ func (s *Sessions) nextEnd(now time.Time) time.Duration {
 	return next
 }
 
-// reachEnd ends a session that has reached the end of its life, or pauses it, as its user has wanted. It does nothing to
-// others. A session that sleeps is not woken for that.
+// reachEnd ends a session that has reached the end of its life, or pauses it, as its user has wanted. It does nothing
+// to others. A session that sleeps is not woken for that.
 func (s *Sessions) reachEnd(ctx context.Context, session *Session) error {
 	r := session.record()
 	if !r.Ends(time.Now()) {
@@ -98,8 +98,8 @@ func (s *Sessions) reachEnd(ctx context.Context, session *Session) error {
 	return err
 }
 
-// openEnded returns the fault for a call of a session that has reached the end of its life, which ends; nil: it has not,
-// or goes on, as homes do.
+// openEnded returns the fault for a call of a session that has reached the end of its life, which ends; nil: it has
+// not, or goes on, as homes do.
 func (s *Sessions) openEnded(ctx context.Context, session *Session) error {
 	r := session.record()
 	if !r.Ends(time.Now()) {

@@ -244,6 +244,13 @@ func TestPausedBounds(t *testing.T) {
 		if _, err := w.Pause(t.Context(), ann, id); !fault.Is(err, fault.ResourceLimit) {
 			t.Errorf("one more: %v", err)
 		}
+		w.set(ann, id, property.New{EndsIn: "1ms", OnEnd: "pause"})
+		time.Sleep(2 * time.Millisecond)
+		w.endDue(t.Context())
+		if w.status(id) != "paused" || w.byID(all[0]) != nil {
+			t.Errorf("at its end it is %s, and the oldest one stays", w.status(id))
+		}
+		all = append(all[1:], id)
 		for _, id := range all {
 			if w.status(id) != "paused" {
 				t.Fatalf("one of the paused sessions is %s", w.status(id))

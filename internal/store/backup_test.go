@@ -383,6 +383,56 @@ func fillDisk(t *testing.T, db *DB) (stored int) {
 	}
 }
 
+// TestRestoreOfPauses: a session that is there is paused after a restore if it was before, and ends when it would have.
+// One that is gone is paused if it was so in the backup, with its files, and an end that is over counts no more.
+func TestRestoreOfPauses(t *testing.T) { storetest.Each(t, testRestoreOfPauses) }
+
+func testRestoreOfPauses(t *testing.T, place string) {
+	db := open(t, place)
+	pause := func(r *session.Record) {
+		r.State, r.Sandbox, r.Image, r.Slept, r.PausedBy, r.PausedAt = session.Paused, "", "its image", at, r.Owner, at
+	}
+	end := time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
+	stored := map[string]session.Record{}
+	for id, change := range map[string]func(*session.Record){"paused since": func(*session.Record) {}, "resumed": pause,
+		"gone": pause, "ended": func(r *session.Record) { r.EndsAt, r.OnEnd = at, "stop" },
+		"extended": func(r *session.Record) { r.EndsAt, r.OnEnd = at, "stop" }} {
+		r := record(id)
+		change(&r)
+		stored[id] = r
+		put(t, db, r)
+	}
+	file := backup(t, place)
+	for id, change := range map[string]func(*session.Record){"paused since": pause,
+		"resumed": func(r *session.Record) {
+			r.State, r.Sandbox, r.Image, r.PausedBy, r.PausedAt = session.Live, "newer", "", "", time.Time{}
+		},
+		"extended": func(r *session.Record) { r.EndsAt, r.OnEnd = end, "pause" }} {
+		r := stored[id]
+		change(&r)
+		stored[id] = r
+		put(t, db, r)
+	}
+	for id, change := range map[string]func(*session.Record){
+		"gone":  func(r *session.Record) { r.Image, r.Slept, r.Lost = "", time.Time{}, "a backup was restored" },
+		"ended": func(r *session.Record) { r.EndsAt, r.OnEnd = time.Time{}, "" }} {
+		if err := db.RemoveSession(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		r := stored[id]
+		change(&r)
+		stored[id] = r
+	}
+	if err := restoreFrom(t, db, file); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range sessions(t, db) {
+		if want := stored[r.ID]; !reflect.DeepEqual(withoutUse([]session.Record{r}), withoutUse([]session.Record{want})) {
+			t.Errorf("%+v\nwant\n%+v", r, want)
+		}
+	}
+}
+
 // Sessions that are in the backup and in the database keep the sandboxes that they have now, if they are the same ones.
 // Which workspaces belong to no session any more is known before anything has changed.
 func TestRestoreKeepsSandboxes(t *testing.T) { storetest.Each(t, testRestoreKeepsSandboxes) }

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"os"
 	"time"
+
+	"sandlot/internal/session"
 )
 
 // Sandboxes returns the session id and the owner's id of each sandbox in a database, by the sandbox's id. where is an
@@ -29,15 +31,16 @@ func Sandboxes(ctx context.Context, where string) (sandboxes map[string][2]strin
 	return sandboxes, err
 }
 
-// Sleeping is a session that sleeps.
+// Sleeping is a session that sleeps, or is paused.
 type Sleeping struct {
 	Session  string    `json:"session"`
 	Owner    string    `json:"owner"`
 	Template string    `json:"template"`
 	Since    time.Time `json:"since"`
+	Paused   bool      `json:"paused,omitempty"`
 }
 
-// Asleep returns the sessions of a database that sleep, as Sandboxes does. The one that has slept longest is first.
+// Asleep returns the sessions of a database that sleep, or are paused with an image, as Sandboxes does. The one that has slept longest is first.
 func Asleep(ctx context.Context, where string) (all []Sleeping, err error) {
 	db, err := openReadOnly(where)
 	if db == nil || err != nil {
@@ -46,10 +49,11 @@ func Asleep(ctx context.Context, where string) (all []Sleeping, err error) {
 	defer func() { err = errors.Join(err, db.Close()) }()
 	return queryAll(ctx, db, func(row scanner) (s Sleeping, err error) {
 		var slept int64
-		err = row.Scan(&s.Session, &s.Owner, &s.Template, &slept)
-		s.Since = time.UnixMilli(slept).UTC()
+		var state session.State
+		err = row.Scan(&s.Session, &s.Owner, &s.Template, &slept, &state)
+		s.Since, s.Paused = time.UnixMilli(slept).UTC(), state == session.Paused
 		return s, err
-	}, `SELECT id, owner, template, slept FROM sessions WHERE image <> '' AND sandbox = '' ORDER BY slept`)
+	}, `SELECT id, owner, template, slept, state FROM sessions WHERE image <> '' AND sandbox = '' ORDER BY slept`)
 }
 
 // openReadOnly opens a database for reading, without migration. It returns nil if there is none.

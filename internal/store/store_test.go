@@ -199,6 +199,36 @@ func testOneHomeForEachOwner(t *testing.T, dir string) {
 	}
 }
 
+// TestLifeIsStored: who has paused a session, its end, name, labels and parent are stored, and gone when they are. A name
+// is that of one session of its owner.
+func TestLifeIsStored(t *testing.T) { storetest.Each(t, testLifeIsStored) }
+
+func testLifeIsStored(t *testing.T, dir string) {
+	db := open(t, dir)
+	r := record("a")
+	r.State, r.Sandbox, r.PausedBy, r.PausedAt = session.Paused, "", "user:root", at
+	r.EndsAt, r.OnEnd, r.Name, r.Labels = at.Add(time.Hour), "pause", "build", map[string]string{"a/b": "c \"d\" ?"}
+	r.Parent = session.Parent{Session: "b", Snapshot: "good"}
+	put(t, db, r)
+	db.Close()
+	db = open(t, dir)
+	if got := sessions(t, db); len(got) != 1 || !reflect.DeepEqual(got[0], r) {
+		t.Errorf("got  %+v\nwant %+v", got, r)
+	}
+	taken, other := record("b"), record("c")
+	taken.Name, other.Name, other.Owner = "build", "build", "user:bob"
+	if err := db.PutSession(t.Context(), taken); err == nil {
+		t.Error("two sessions have one name")
+	}
+	put(t, db, other)
+	r.PausedBy, r.PausedAt, r.EndsAt, r.OnEnd, r.Name, r.Labels = "", time.Time{}, time.Time{}, "", "", nil
+	put(t, db, r)
+	put(t, db, taken)
+	if got := sessions(t, db); len(got) != 3 || !reflect.DeepEqual(got[0], r) {
+		t.Errorf("got  %+v\nwant %+v", got, r)
+	}
+}
+
 func TestRemoveSession(t *testing.T) { storetest.Each(t, testRemoveSession) }
 
 func testRemoveSession(t *testing.T, dir string) {

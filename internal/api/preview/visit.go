@@ -93,7 +93,11 @@ func (v *visit) startFailed(w http.ResponseWriter, r *http.Request, err error) {
 		v.log.WarnContext(r.Context(), "a session could not be woken", "session", v.session, "fault", f.Code(),
 			"cause", cause)
 	}
-	v.sendPage(w, r, f.HTTP(), "The session does not start", f.Error())
+	title := "The session does not start"
+	if f.Kind == fault.SessionPaused {
+		title = "The session is paused"
+	}
+	v.sendPage(w, r, f.HTTP(), title, f.Error())
 }
 
 // programFailed sends the page for a program that does not answer.

@@ -65,10 +65,15 @@ func Show(out io.Writer, folders []app.StateFolder) error {
 
 // asleep says how many sessions of a state folder sleep; empty: none.
 func asleep(f app.StateFolder) string {
-	if len(f.Asleep) == 0 {
-		return ""
+	asleep, paused := f.Resting()
+	text := ""
+	if asleep > 0 {
+		text += ", " + plural.Of(asleep, "session sleeps", "sessions sleep")
 	}
-	return ", " + plural.Of(len(f.Asleep), "session sleeps", "sessions sleep")
+	if paused > 0 {
+		text += ", " + plural.Of(paused, "session is paused", "sessions are paused")
+	}
+	return text
 }
 
 // age returns the time since then, in its two largest units.

@@ -22,8 +22,8 @@ type commands struct {
 	asJSON  bool
 }
 
-// Life returns the commands `sandlot sessions pause`, `resume` and `set`, which print to out. usage marks an error of how
-// the program was called.
+// Life returns the commands `sandlot sessions pause`, `resume` and `set`, which print to out. usage marks an error of
+// how the program was called.
 func Life(connect func() (*client.Client, error), usage func(error) error, out io.Writer) []*cobra.Command {
 	p := &commands{connect: connect, usage: usage, out: out}
 	return []*cobra.Command{p.pause(), p.resume(), p.set()}

@@ -3,7 +3,6 @@
 package property
 
 import (
-	"fmt"
 	"maps"
 	"regexp"
 	"strconv"
@@ -167,9 +166,10 @@ func (c Change) applyEnd(r *record.Record, now time.Time) error {
 		}
 		r.EndsAt = at.UTC().Truncate(time.Millisecond)
 	case c.EndsIn != nil:
-		in, err := Duration(*c.EndsIn)
-		if err != nil {
-			return fault.Argument("ends_in", "ends_in is %q: %v", fault.Printable(*c.EndsIn, 80), err)
+		in, ok := duration(*c.EndsIn)
+		if !ok {
+			return fault.Argument("ends_in", "ends_in is %q: it has to be a duration such as 90s, 30m, 12h or 7d",
+				fault.Printable(*c.EndsIn, 80))
 		}
 		r.EndsAt = now.Add(in).UTC().Truncate(time.Millisecond)
 	}
@@ -198,17 +198,14 @@ func (c Change) applyOnEnd(r *record.Record) error {
 	return nil
 }
 
-// Duration parses a duration such as 90s, 30m, 12h, 1h30m or 7d.
-func Duration(text string) (time.Duration, error) {
-	if days, ok := strings.CutSuffix(text, "d"); ok {
+// duration parses a duration such as 90s, 30m, 12h, 1h30m or 7d.
+func duration(text string) (d time.Duration, ok bool) {
+	if days, isDays := strings.CutSuffix(text, "d"); isDays {
 		n, err := strconv.ParseFloat(days, 64)
-		if err == nil && n >= 0 && n <= 1e5 {
-			return time.Duration(n * 24 * float64(time.Hour)), nil
-		}
-	} else if d, err := time.ParseDuration(text); err == nil {
-		return d, nil
+		return time.Duration(n * 24 * float64(time.Hour)), err == nil && n >= 0 && n <= 1e5
 	}
-	return 0, fmt.Errorf("it has to be a duration such as 90s, 30m, 12h or 7d")
+	d, err := time.ParseDuration(text)
+	return d, err == nil
 }
 
 // Matches reports whether a session has labels: of a key with the value nil, any value.
