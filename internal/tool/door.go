@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 )
 
@@ -28,7 +29,8 @@ type Door interface {
 	Record(ctx context.Context) (context.Context, Trail)
 }
 
-// Door returns the call's way through the hub. It is Open in a call that no hub makes.
+// Door returns the call's way through the hub. It is closed before the hub has the call, and Open in one that NewCall has
+// not made.
 func (c Call) Door() Door {
 	if c.door == nil {
 		return Open{}
@@ -50,6 +52,25 @@ func (c Call) May(ctx context.Context, o policy.Operation, detail string, q Ques
 		_, err = d.Consent(ctx, q)
 	}
 	return err
+}
+
+// closed is the door of a call that has not reached the hub: nothing may be done.
+type closed struct{ Open }
+
+var errClosed = fault.New(fault.Internal, "a call asked policy before it reached the hub")
+
+// Ask implements Door.
+func (closed) Ask(context.Context, policy.Operation, string) (Door, error) { return nil, errClosed }
+
+// Consent implements Door.
+func (closed) Consent(context.Context, Question) (decided bool, err error) { return false, errClosed }
+
+// Shows implements Door.
+func (closed) Shows(context.Context, string) bool { return false }
+
+// Reveal implements Door.
+func (closed) Reveal(context.Context, map[string]string) (map[string]string, error) {
+	return nil, errClosed
 }
 
 // Open is a Door without rules and secrets.

@@ -68,7 +68,7 @@ type Call struct {
 
 // NewCall returns a call, with what every caller has to say of one.
 func NewCall(p auth.Principal, name string, args json.RawMessage, answer *limit.Reservation) Call {
-	return Call{Principal: p, Name: name, Args: args, Reservation: answer}
+	return Call{Principal: p, Name: name, Args: args, Reservation: answer, door: closed{}}
 }
 
 // Result is the result of a call. A call that fails with a fault has none.
