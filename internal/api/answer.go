@@ -106,13 +106,18 @@ func noOutput[Out any](*http.Request, Out) any { return nil }
 // wholeRequest is the input of an operation that api answers by itself.
 func wholeRequest(_ http.ResponseWriter, r *http.Request) (*http.Request, error) { return r, nil }
 
-func sessionID(_ http.ResponseWriter, r *http.Request) (hub.SessionID, error) {
-	return hub.SessionID(r.PathValue("id")), nil
+// parameter returns the input that is a parameter of the path.
+func parameter[In ~string](name string) input[In] {
+	return func(_ http.ResponseWriter, r *http.Request) (In, error) { return In(r.PathValue(name)), nil }
 }
 
-func serverName(_ http.ResponseWriter, r *http.Request) (hub.ServerName, error) {
-	return hub.ServerName(r.PathValue("id")), nil
-}
+var (
+	sessionID    = parameter[hub.SessionID]("id")
+	serverName   = parameter[hub.ServerName]("id")
+	questionID   = parameter[hub.QuestionID]("id")
+	secretName   = parameter[hub.SecretName]("name")
+	templateName = parameter[hub.TemplateName]("name")
+)
 
 func writeJSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }
 

@@ -13,7 +13,3 @@ func questionAnswer(w http.ResponseWriter, r *http.Request) (hub.QuestionAnswer,
 		"content (an object with the fields of a form)")
 	return a, err
 }
-
-func questionID(_ http.ResponseWriter, r *http.Request) (hub.QuestionID, error) {
-	return hub.QuestionID(r.PathValue("id")), nil
-}

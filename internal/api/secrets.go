@@ -25,10 +25,6 @@ func newSecret(w http.ResponseWriter, r *http.Request) (hub.NewSecret, error) {
 	return s, err
 }
 
-func secretName(_ http.ResponseWriter, r *http.Request) (hub.SecretName, error) {
-	return hub.SecretName(r.PathValue("name")), nil
-}
-
 // secretRemoved says which servers still refer to the secret.
 func secretRemoved(r *http.Request, uses []string) any {
 	return protocol.SecretRemoved{Name: r.PathValue("name"), UsedBy: uses}

@@ -28,8 +28,7 @@ func sessionChange(w http.ResponseWriter, r *http.Request) (c hub.SessionChange,
 func toolCall(w http.ResponseWriter, r *http.Request) (tool.Call, error) {
 	var args json.RawMessage
 	err := decode(w, r, 16<<20, &args, "the tool's arguments")
-	p, _ := auth.FromContext(r.Context())
-	return tool.NewCall(p, r.PathValue("name"), args, reservedFor(w)), err
+	return tool.NewCall(auth.Principal{}, r.PathValue("name"), args, reservedFor(w)), err
 }
 
 // flatResult makes the response of a call flat, as that of a bare call: the result's fields beside content and isError,
@@ -38,16 +37,20 @@ func flatResult(_ *http.Request, made *tool.Result) any { return rpc.FlatResult(
 
 // arguments returns what reads the arguments of an operation that a tool carries out: the fields of the body, which may
 // be missing, and the parameter of the path. An empty argument: the path has none.
-func arguments(argument, parameter string) input[hub.Arguments] {
-	return func(w http.ResponseWriter, r *http.Request) (a hub.Arguments, err error) {
-		a = hub.Arguments{Values: map[string]any{}, Reservation: reservedFor(w)}
+func arguments(argument, parameter string) input[tool.Call] {
+	return func(w http.ResponseWriter, r *http.Request) (c tool.Call, err error) {
+		values := map[string]any{}
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			err = decodeOptional(w, r, 1<<20, &a.Values, "the tool's other arguments")
+			err = decodeOptional(w, r, 1<<20, &values, "the tool's other arguments")
+		}
+		if err != nil {
+			return c, err
 		}
 		if argument != "" {
-			a.Values[argument] = r.PathValue(parameter)
+			values[argument] = r.PathValue(parameter)
 		}
-		return a, err
+		args, err := json.Marshal(values)
+		return tool.NewCall(auth.Principal{}, "", args, reservedFor(w)), err
 	}
 }
 

@@ -87,6 +87,7 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (*App, error) 
 // A maker makes the parts of a server. Each of its methods returns what it has made of what it is given.
 type maker struct {
 	c       *config.Config
+	parsed  parsed
 	log     *slog.Logger
 	now     *effective
 	hub     *hub.Hub // closed, until what it gives access to is there
@@ -95,8 +96,12 @@ type maker struct {
 
 // open creates a server in a state folder that the caller has locked.
 func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err error) {
+	p, err := parse(c)
+	if err != nil {
+		return nil, err
+	}
 	now := &effective{quotas: quota.New(), views: toolview.New()}
-	m := maker{c: c, log: log, now: now, hub: hub.Closed(&now.rules), closing: &closers{}}
+	m := maker{c: c, parsed: p, log: log, now: now, hub: hub.Closed(&now.rules), closing: &closers{}}
 	defer func() {
 		if err != nil {
 			_ = m.closing.run()
@@ -128,9 +133,7 @@ func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err 
 	if a.gateway, err = m.openGateway(a.records, a.templating, a.access, a.prewarming); err != nil {
 		return nil, err
 	}
-	if a.tooling, err = m.openTools(a.records, a.templating, a.sandboxes, a.access, a.gateway); err != nil {
-		return nil, err
-	}
+	a.tooling = m.openTools(a.records, a.templating, a.sandboxes, a.access, a.gateway)
 	metrics, err := m.openHub(ctx, a)
 	if err != nil {
 		return nil, err
@@ -183,9 +186,11 @@ func (m maker) openSandboxes(ctx context.Context, r records, t templating, runti
 		return s, err
 	}
 	m.openSessions(&s, r, t)
-	if err := m.applySettings(ctx, r, t, s); err != nil {
+	m.now.setRules(c, m.parsed.rules, m.log)
+	if err := m.setQuotas(ctx, r.store); err != nil {
 		return s, err
 	}
+	m.now.apply(&activeSettings{c, m.parsed.policies}, s.sessions, t.registries)
 	s.builder = template.NewBuilder(template.Config{Set: t.templates, Pool: s.pool, Flavor: defaultFlavor, Log: m.log,
 		Imager: imagerOf(s.pool, openImages(c.Server.StateDir, m.log)),
 		Dir:    filepath.Join(c.Server.StateDir, "templates"), Prepare: t.registries.Prepare,
@@ -200,11 +205,7 @@ func (m maker) openSandboxes(ctx context.Context, r records, t templating, runti
 	if err := s.sessions.Recover(ctx); err != nil {
 		return s, fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
 	}
-	links, err := links(c)
-	if err != nil {
-		return s, err
-	}
-	s.ports = port.New(port.Config{Store: r.store, SessionExists: s.sessions.Has, Links: links, Log: m.log})
+	s.ports = port.New(port.Config{Store: r.store, SessionExists: s.sessions.Has, Links: m.parsed.links, Log: m.log})
 	return s, s.ports.Recover(ctx)
 }
 
@@ -222,24 +223,6 @@ func (m maker) openSessions(s *sandboxes, r records, t templating) {
 		Bound: boundSettings{s.bound, t.registries.Certificates()}, Sealer: s.vault, Quotas: m.now.quotas,
 		Events: r.events, Rules: rules, Kept: s.snapshots.Kept, KeptBytes: s.snapshots.Bytes})
 	s.snapshots.Sessions = s.sessions
-}
-
-// applySettings puts those settings into effect that may change later.
-func (m maker) applySettings(ctx context.Context, r records, t templating, s sandboxes) error {
-	networkPolicies, err := policies(m.c)
-	if err != nil {
-		return err
-	}
-	rules, err := compileRules(m.c)
-	if err != nil {
-		return err
-	}
-	m.now.setRules(m.c, rules, m.log)
-	if err := m.setQuotas(ctx, r.store); err != nil {
-		return err
-	}
-	m.now.apply(&activeSettings{m.c, networkPolicies}, s.sessions, t.registries)
-	return nil
 }
 
 func hibernation(h config.Hibernate) session.Hibernation {

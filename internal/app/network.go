@@ -161,7 +161,11 @@ func (a *App) applyChanges(ctx context.Context, now readVersions, settingsChange
 	}
 	source := a.Config.Source
 	source.File = now.path
-	c, newPolicies, err := loadAll(source)
+	c, err := config.Load(source)
+	var p parsed
+	if err == nil {
+		p, err = parse(c)
+	}
 	if err != nil {
 		a.log.Error("the changed settings are wrong; those from before hold", "error", err)
 		return
@@ -174,26 +178,11 @@ func (a *App) applyChanges(ctx context.Context, now readVersions, settingsChange
 			return
 		}
 	}
-	rules, err := compileRules(c)
-	if err != nil {
-		a.log.Error("the changed rules are wrong; those from before hold", "error", err)
-		return
-	}
-	limits, err := quotas(c)
-	if err != nil {
-		a.log.Error("the changed quotas are wrong; those from before hold", "error", err)
-		return
-	}
-	shown, err := views(c)
-	if err != nil {
-		a.log.Error("the changed modes of tools are wrong; those from before hold", "error", err)
-		return
-	}
-	a.setRules(c, rules, a.log)
-	a.quotas.Set(limits)
-	a.views.Set(shown)
+	a.setRules(c, p.rules, a.log)
+	a.quotas.Set(p.quotas)
+	a.views.Set(p.views)
 	defer a.gateway.SyncViews()
-	a.apply(&activeSettings{c, newPolicies}, a.sessions, a.registries)
+	a.apply(&activeSettings{c, p.policies}, a.sessions, a.registries)
 	a.configureServers(ctx, c)
 	a.tools.SetConsent(tool.Policy(c.MCP.Consent))
 	a.logChanges(c, before.Config)

@@ -58,23 +58,31 @@ type access struct {
 }
 
 func (m maker) openAccess(ctx context.Context, r records) (ac access, err error) {
-	if ac.verifier, err = Verifier(m.c, m.log); err != nil {
+	ac, err = authenticating(ctx, m.c, m.log, r.store)
+	if ac.verifier != nil {
+		m.closing.add(ac.verifier.Close)
+	}
+	if err != nil {
+		return ac, err
+	}
+	ac.watch = auth.NewTokenWatch(ac.authenticator, m.log, r.events)
+	limits := limit.Default
+	limits[limit.RequestBytes] = max(limits[limit.RequestBytes], 2*int64(m.c.Server.MaxBodyMB)<<20)
+	ac.limits = limit.New(limits)
+	return ac, nil
+}
+
+// authenticating returns what authenticates requests by the tokens of a database.
+func authenticating(ctx context.Context, c *config.Config, log *slog.Logger, db auth.Store) (ac access, err error) {
+	if ac.verifier, err = Verifier(c, log); err != nil {
 		return ac, err
 	}
 	var jwts auth.Issuers
 	if ac.verifier != nil {
 		jwts = ac.verifier
-		m.closing.add(ac.verifier.Close)
 	}
-	c := m.c.Server
-	if ac.authenticator, err = auth.NewAuthenticator(ctx, auth.Mode(c.Auth), c.Host, r.store, jwts); err != nil {
-		return ac, err
-	}
-	ac.watch = auth.NewTokenWatch(ac.authenticator, m.log, r.events)
-	limits := limit.Default
-	limits[limit.RequestBytes] = max(limits[limit.RequestBytes], 2*int64(c.MaxBodyMB)<<20)
-	ac.limits = limit.New(limits)
-	return ac, nil
+	ac.authenticator, err = auth.NewAuthenticator(ctx, auth.Mode(c.Server.Auth), c.Server.Host, db, jwts)
+	return ac, err
 }
 
 // tokenRequired reports whether every request over the network needs a token now; false on an error.

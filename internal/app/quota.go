@@ -14,10 +14,6 @@ import (
 // setQuotas puts the quotas of the settings into effect. Services are known by their stored tokens, before their first
 // requests.
 func (m maker) setQuotas(ctx context.Context, db *store.DB) error {
-	settings, err := quotas(m.c)
-	if err != nil {
-		return err
-	}
 	tokens, err := db.Tokens(ctx)
 	if err != nil {
 		return fmt.Errorf("reading which principals are services: %w", err)
@@ -27,7 +23,7 @@ func (m maker) setQuotas(ctx context.Context, db *store.DB) error {
 			m.now.quotas.AddService(t.Owner)
 		}
 	}
-	m.now.quotas.Set(settings)
+	m.now.quotas.Set(m.parsed.quotas)
 	return nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"sandlot/internal/app/restore"
-	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
@@ -30,19 +29,11 @@ func checkStart(ctx context.Context, c *config.Config, db *store.DB) error {
 	if err := v.CheckStored(ctx, db); err != nil {
 		return err
 	}
-	a := &App{Config: c}
-	var jwts auth.Issuers
-	verifier, err := Verifier(c, nil)
-	if verifier != nil {
-		jwts = verifier
-	}
-	if err == nil {
-		a.authenticator, err = auth.NewAuthenticator(ctx, auth.Mode(c.Server.Auth), c.Server.Host, db, jwts)
-	}
+	ac, err := authenticating(ctx, c, nil, db)
 	if err != nil {
 		return err
 	}
-	return a.checkListen(ctx)
+	return (&App{Config: c, access: ac}).checkListen(ctx)
 }
 
 // restarts are the restarts of the server within its process, for restores.

@@ -27,7 +27,7 @@ type tooling struct {
 }
 
 // openTools creates the sources of tools. It starts no third-party server.
-func (m maker) openTools(r records, t templating, s sandboxes, ac access, g *gateway.Gateway) (x tooling, err error) {
+func (m maker) openTools(r records, t templating, s sandboxes, ac access, g *gateway.Gateway) (x tooling) {
 	c := m.c
 	x.servers = servers.New(servers.Config{Events: r.events, Store: r.store, Sessions: s.sessions, Secrets: s.vault,
 		Version: Version, Idle: c.MCP.IdleTimeout, InstallTimeout: c.MCP.InstallTimeout, Reserved: m.hub.Owns,
@@ -40,11 +40,7 @@ func (m maker) openTools(r records, t templating, s sandboxes, ac access, g *gat
 	x.finder = finder.New(x.servers, m.hub.Owns, m.log)
 	m.closing.add(func() error { x.servers.Close(); x.finder.Close(); return nil })
 	m.now.views.Searchable = x.finder.Prepare
-	shown, err := views(c)
-	if err != nil {
-		return x, err
-	}
-	m.now.views.Set(shown)
+	m.now.views.Set(m.parsed.views)
 	x.calls = toolcall.New(toolcall.Config{Door: m.hub, Servers: x.servers, Finder: x.finder, Sessions: s.sessions,
 		Clients: g, Limits: ac.limits, Log: m.log})
 	sessionFlavors, _ := flavors(c)
@@ -65,7 +61,7 @@ func (m maker) openTools(r records, t templating, s sandboxes, ac access, g *gat
 		}
 		g.SyncFeatures(owner)
 	}
-	return x, nil
+	return x
 }
 
 // configureServers replaces the operator's MCP servers by those of the settings.

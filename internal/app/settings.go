@@ -7,40 +7,52 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
+	"sandlot/internal/policy"
 	"sandlot/internal/port"
+	"sandlot/internal/quota"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/session"
 	"sandlot/internal/template"
+	"sandlot/internal/toolview"
 )
 
 // Load returns the effective settings, as config.Load does, after it has also checked the values that
 // other packages parse.
 func Load(source config.Source) (*config.Config, error) {
-	c, _, err := loadAll(source)
+	c, err := config.Load(source)
+	if err == nil {
+		_, err = parse(c)
+	}
 	return c, err
 }
 
-// loadAll is Load, and returns what sandboxes may reach too.
-func loadAll(source config.Source) (c *config.Config, allowed session.Policies, err error) {
-	if c, err = config.Load(source); err == nil {
-		allowed, err = policies(c)
+// parsed are the values of the settings that other packages parse.
+type parsed struct {
+	policies session.Policies // without the package registries
+	links    port.Links
+	rules    *policy.Rules
+	quotas   quota.Settings
+	views    toolview.Settings
+}
+
+func parse(c *config.Config) (p parsed, err error) {
+	if p.policies, err = policies(c); err != nil {
+		return p, err
 	}
-	if err == nil {
-		_, err = links(c)
+	if p.links, err = links(c); err != nil {
+		return p, err
 	}
-	if err == nil {
-		_, err = issuers(c)
+	if _, err = issuers(c); err != nil {
+		return p, err
 	}
-	if err == nil {
-		_, err = compileRules(c)
+	if p.rules, err = compileRules(c); err != nil {
+		return p, err
 	}
-	if err == nil {
-		_, err = quotas(c)
+	if p.quotas, err = quotas(c); err != nil {
+		return p, err
 	}
-	if err == nil {
-		_, err = views(c)
-	}
-	return c, allowed, err
+	p.views, err = views(c)
+	return p, err
 }
 
 // policies returns the network policies of the settings, without the package registries. It also

@@ -143,10 +143,14 @@ func (a *asker) ask(ctx context.Context, text, hash string) error {
 	default:
 		err = a.askNow(ctx, q)
 	}
-	h.Events.Publish(event.Event{Kind: event.Consent, Principal: r.Principal.ID, Session: q.Session,
-		Operation: event.ConsentAsk, Name: string(r.Operation), Outcome: consentOutcome(err),
-		Duration: time.Since(began)})
+	h.publishAnswer(q, consentOutcome(err), began)
 	return err
+}
+
+// publishAnswer publishes how a question ended that was put at a time.
+func (h *Hub) publishAnswer(q question.Question, outcome string, began time.Time) {
+	h.Events.Publish(event.Event{Kind: event.Consent, Principal: q.Principal, Session: q.Session,
+		Operation: event.ConsentAsk, Name: string(q.Operation), Outcome: outcome, Duration: time.Since(began)})
 }
 
 // askedIn returns the session for which an answer may count: that of the request, or the home, in which third-party

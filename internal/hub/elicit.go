@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 	"sandlot/internal/question"
@@ -41,8 +40,7 @@ func (h *Hub) Elicit(ctx context.Context, e tool.Elicitation) (json.RawMessage, 
 	case content != nil:
 		answer["content"] = content
 	}
-	h.Events.Publish(event.Event{Kind: event.Consent, Principal: q.Principal, Session: q.Session,
-		Operation: event.ConsentAsk, Name: string(q.Operation), Outcome: outcome, Duration: time.Since(began)})
+	h.publishAnswer(q, outcome, began)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,6 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
-	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 	"sandlot/internal/question"
@@ -224,8 +223,7 @@ func (a *asking) ask(c *askingCall, r Request, of *hostQuestion) egress.Ruling {
 	case err == nil && reason == question.No:
 		ruling.Verdict, ruling.Answered = egress.Denied, true
 	}
-	h.Events.Publish(event.Event{Kind: event.Consent, Principal: r.Principal.ID, Session: r.Resource.ID,
-		Operation: event.ConsentAsk, Name: string(r.Operation), Outcome: outcome, Duration: time.Since(began)})
+	h.publishAnswer(q, outcome, began)
 	return ruling
 }
 

@@ -6,7 +6,6 @@ package hub
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
-	"sandlot/internal/limit"
 	"sandlot/internal/policy"
 	"sandlot/internal/port"
 	"sandlot/internal/question"
@@ -159,18 +157,18 @@ type sessionAnswer interface{ session() string }
 // Op is an operation with its types of input and output. An input that names a resource is a
 // SessionID, ServerName or SecretName, or embeds one.
 type Op[In, Out any] struct {
-	do func(ctx context.Context, h *Hub, p auth.Principal, in In) (Out, error)
+	do func(*Hub, context.Context, auth.Principal, In) (Out, error)
 }
 
 // Do requests the operation for a principal, as the function Do does.
 func (o Op[In, Out]) Do(ctx context.Context, h *Hub, p auth.Principal, in In) (Out, error) {
-	return o.do(ctx, h, p, in)
+	return o.do(h, ctx, p, in)
 }
 
 // newOp returns the operation that handle carries out.
 func newOp[In, Out any](name policy.Operation,
 	handle func(*Hub, context.Context, auth.Principal, In) (Out, error)) Op[In, Out] {
-	return Op[In, Out]{func(ctx context.Context, h *Hub, p auth.Principal, in In) (Out, error) {
+	return Op[In, Out]{func(h *Hub, ctx context.Context, p auth.Principal, in In) (Out, error) {
 		r := Request{Principal: p, Operation: name}
 		if n, ok := any(in).(resourceInput); ok {
 			r.Resource = n.resource(h, p)
@@ -188,22 +186,12 @@ func EdgeOp[In, Out any](name policy.Operation, answer func(In) (Out, error)) Op
 	return newOp(name, func(_ *Hub, _ context.Context, _ auth.Principal, in In) (Out, error) { return answer(in) })
 }
 
-// Arguments are the arguments of one of Sandlot's own tools.
-type Arguments struct {
-	Values map[string]any
-	// Reservation counts a large answer for the principal until the client has read it.
-	Reservation *limit.Reservation
-}
-
 // toolOp returns the operation that one of Sandlot's own tools carries out. It is a call of the tool as any client makes
 // it, with the same event, quota, rules and checks. The output is the structured result.
-func toolOp(name string) Op[Arguments, any] {
-	return Op[Arguments, any]{func(ctx context.Context, h *Hub, p auth.Principal, a Arguments) (any, error) {
-		args, err := json.Marshal(a.Values)
-		if err != nil {
-			return nil, err
-		}
-		r, err := h.Call(ctx, tool.NewCall(p, name, args, a.Reservation))
+func toolOp(name string) Op[tool.Call, any] {
+	return Op[tool.Call, any]{func(h *Hub, ctx context.Context, p auth.Principal, c tool.Call) (any, error) {
+		c.Name = name
+		r, err := h.callFor(ctx, p, c)
 		if err != nil {
 			return nil, err
 		}

@@ -1,9 +1,6 @@
 package hub
 
 import (
-	"context"
-
-	"sandlot/internal/auth"
 	"sandlot/internal/policy"
 	"sandlot/internal/tool"
 )
@@ -12,10 +9,7 @@ import (
 // Hub.Proxy. Operations that last, such as a shell, begin with a method of Hub that
 // returns an ActiveRequest, or a type that embeds it.
 var (
-	CallTool = Op[tool.Call, *tool.Result]{func(ctx context.Context, h *Hub, _ auth.Principal,
-		c tool.Call) (*tool.Result, error) {
-		return h.Call(ctx, c)
-	}}
+	CallTool = Op[tool.Call, *tool.Result]{(*Hub).callFor}
 
 	ListSessions    = toolOp("get_sessions")
 	ForkSession     = toolOp("fork_session")

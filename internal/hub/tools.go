@@ -58,6 +58,12 @@ func (h *Hub) Owns(name string) bool {
 	})
 }
 
+// callFor is Call for a principal.
+func (h *Hub) callFor(ctx context.Context, p auth.Principal, c tool.Call) (*tool.Result, error) {
+	c.Principal = p
+	return h.Call(ctx, c)
+}
+
 // Call calls a tool by the name that clients use.
 func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	f, ok := h.findTool(c.Principal, c.Name)

@@ -59,45 +59,26 @@ type closed struct{ Open }
 
 var errClosed = fault.New(fault.Internal, "a call asked policy before it reached the hub")
 
-// Ask implements Door.
 func (closed) Ask(context.Context, policy.Operation, string) (Door, error) { return nil, errClosed }
 
-// Consent implements Door.
 func (closed) Consent(context.Context, Question) (decided bool, err error) { return false, errClosed }
 
-// Shows implements Door.
 func (closed) Shows(context.Context, string) bool { return false }
 
-// Reveal implements Door.
 func (closed) Reveal(context.Context, map[string]string) (map[string]string, error) {
 	return nil, errClosed
 }
 
-// Open is a Door without rules and secrets.
+// Open is a Door, and a Trail, without rules and secrets.
 type Open struct{}
 
-// Ask implements Door.
 func (o Open) Ask(context.Context, policy.Operation, string) (Door, error) { return o, nil }
-
-// Consent implements Door.
-func (Open) Consent(context.Context, Question) (decided bool, err error) { return false, nil }
-
-// Shows implements Door.
-func (Open) Shows(context.Context, string) bool { return true }
-
-// Reveal implements Door.
+func (Open) Consent(context.Context, Question) (decided bool, err error)   { return false, nil }
+func (Open) Shows(context.Context, string) bool                            { return true }
 func (Open) Reveal(_ context.Context, env map[string]string) (map[string]string, error) {
 	return env, nil
 }
-
-// Hold implements Door.
-func (Open) Hold() (release func()) { return func() {} }
-
-// Record implements Door.
+func (Open) Hold() (release func())                                { return func() {} }
 func (o Open) Record(ctx context.Context) (context.Context, Trail) { return ctx, o }
-
-// Recheck implements Trail.
-func (Open) Recheck(context.Context, auth.Principal) error { return nil }
-
-// Size implements Trail.
-func (Open) Size() int { return 0 }
+func (Open) Recheck(context.Context, auth.Principal) error         { return nil }
+func (Open) Size() int                                             { return 0 }
