@@ -106,7 +106,7 @@ func testDnf(t *testing.T, begin func(*testing.T, ...string) *server) {
 		unpackInto(t, repository, text)
 	}
 	publish(1)
-	id := c.shell("new", fmt.Sprintf("printf '[greet]\\nname=greet\\nbaseurl=http://rpm.test:%d/repo\\ngpgcheck=0\\n"+
+	id := c.shell("new", fmt.Sprintf("mkdir -p /etc/yum.repos.d && printf '[greet]\\nname=greet\\nbaseurl=http://rpm.test:%d/repo\\ngpgcheck=0\\n"+
 		"metadata_expire=0\\n' > /etc/yum.repos.d/greet.repo", listener.Addr().(*net.TCPAddr).Port)).session()
 	dnf := func(what string) {
 		t.Helper()

@@ -99,8 +99,10 @@ func doTasksOfImage(t *testing.T, s *server, archive string, without map[int]str
 	t.Helper()
 	s.settings(withMirrors(t, dayOfImage, archive))
 	s.restart()
-	if out, errs, code := s.cli("template", "build", "day"); code != 0 || s.templates()["day"]["usable"] != true {
-		t.Fatalf("code %d, %.3000s%s", code, out, errs)
+	for end := time.Now().Add(12 * time.Minute); s.templates()["day"]["usable"] != true; time.Sleep(time.Second) {
+		if now := s.templates()["day"]; now["state"] == "failed" || time.Now().After(end) {
+			t.Fatalf("the template: %v", now)
+		}
 	}
 	c := s.connect(older, "", nil)
 	id := c.shell("new", "true").session()
