@@ -177,7 +177,7 @@ func TestLikeAMac(t *testing.T) {
 		"SANDLOT_POOL_SIZE=1"}
 	// Docker Desktop is installed, and does not run.
 	socket := filepath.Join(home, ".docker/run/docker.sock")
-	m.writeContext("desktop-linux", "unix://"+socket)
+	writeContext(t, home, "desktop-linux", "unix://"+socket)
 	const file = "Library/Application Support/Claude/claude_desktop_config.json"
 	if _, errs := m.sandlot("install", "claude-desktop", "--yes"); !strings.Contains(errs, "start it (such as Docker") {
 		t.Errorf("what is missing is not said: %s", errs)
@@ -220,28 +220,28 @@ func TestLikeAMac(t *testing.T) {
 // pullStep is what a client is told while an image comes.
 var pullStep = regexp.MustCompile(`getting the image python:3\.13-slim: \d+ of \d+ MB`)
 
-// writeContext makes a context of the docker command its current one.
-func (m *mac) writeContext(name, host string) {
-	m.t.Helper()
+// writeContext makes a context of the docker command the current one, as Docker Desktop does.
+func writeContext(t *testing.T, home, name, host string) {
+	t.Helper()
 	id := sha256.Sum256([]byte(name))
-	dir := filepath.Join(m.home, ".docker/contexts/meta", hex.EncodeToString(id[:]))
+	dir := filepath.Join(home, ".docker/contexts/meta", hex.EncodeToString(id[:]))
 	err := os.MkdirAll(dir, 0o700)
 	for path, text := range map[string]string{
-		filepath.Join(m.home, ".docker/config.json"): `{"currentContext":"` + name + `"}`,
-		filepath.Join(dir, "meta.json"):              `{"Name":"` + name + `","Endpoints":{"docker":{"Host":"` + host + `"}}}`} {
+		filepath.Join(home, ".docker/config.json"): `{"currentContext":"` + name + `"}`,
+		filepath.Join(dir, "meta.json"):            `{"Name":"` + name + `","Endpoints":{"docker":{"Host":"` + host + `"}}}`} {
 		err = errors.Join(err, os.WriteFile(path, []byte(text), 0o600))
 	}
 	if err != nil {
-		m.t.Fatal(err)
+		t.Fatal(err)
 	}
 }
 
-// usesServer ends the client, starts a server, and uses that with another client. No settings name the daemon now.
+// usesServer ends the client, starts a server, and uses that with another client.
 func (m *mac) usesServer(c *client) {
 	t := m.t
 	provenContainer(t, c, "home")
 	c.call("sandbox_write_file", args{"path": "kept", "content": "of the first client", "session_id": "home"})
-	if err := errors.Join(c.Close(), os.Remove(filepath.Join(m.home, ".docker/config.json"))); err != nil {
+	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	m.begin([]string{"HOME=" + m.home, "SANDLOT_POOL_SIZE=1"})
@@ -252,8 +252,8 @@ func (m *mac) usesServer(c *client) {
 	if e := m.entry(".cursor/mcp.json"); e.URL != m.URL+"/mcp" {
 		t.Fatalf("the client does not connect to the server: %+v", e)
 	}
-	if out, _ := m.sandlot("doctor"); !strings.Contains(out, "found at unix://"+m.home+"/.docker/run/docker.sock") {
-		t.Errorf("the daemon is not found by itself:\n%s", out)
+	if out, _ := m.sandlot("doctor"); !strings.Contains(out, "by a daemon elsewhere") {
+		t.Errorf("the daemon of the context is not used:\n%s", out)
 	}
 	c = m.connect(newer, "", nil)
 	if r := c.code("home", "x = 1; open('/workspace/kept').read()"); !strings.Contains(r.All, "'of the first client'") {

@@ -2,15 +2,11 @@ package dockercommand
 
 import (
 	"errors"
-	"net"
 	"os"
 	"strings"
 
 	"sandlot/internal/fileacl"
 )
-
-// resolve returns the path: pipes have no links.
-func resolve(path string) string { return path }
 
 // checkPlace returns an error unless there is a pipe of this user, the administrators or the system: whoever answers
 // gets all code and files of the sandboxes. The error is errNothing if there is none.
@@ -30,6 +26,3 @@ func checkPlace(address string) error {
 	}
 	return nil
 }
-
-// checkPeer returns nil: checkPlace has looked at the pipe's owner, and nobody else can take its name while it is there.
-func checkPeer(net.Conn) error { return nil }

@@ -17,9 +17,8 @@ import (
 	"sandlot/internal/platform"
 )
 
-// Daemon is a client of a Docker daemon. Without settings that name one, the daemon is looked for when it is first
-// needed, where programs such as Docker Desktop and Colima have theirs. The first one that answers is kept: another one
-// would have other volumes.
+// Daemon is a client of a Docker daemon. Without settings or a context that name one, the daemon is looked for when it is
+// first needed, in the usual places. The first one that answers is kept: another one would have other volumes.
 type Daemon struct {
 	*client.Client
 	search *search // nil: settings name the daemon
@@ -118,18 +117,20 @@ func (a Attempt) String() string {
 }
 
 // Look returns what became of each place where a daemon may be and something is, in the order of preference.
-func Look(ctx context.Context) []Attempt {
-	found, tried := look(ctx, places(here()))
-	if found != nil {
-		found.Close()
+func Look(ctx context.Context) (tried []Attempt) {
+	for _, p := range places(here()) {
+		found, one := look(ctx, []place{p})
+		if found != nil {
+			found.Close()
+		}
+		tried = append(tried, one...)
 	}
 	return tried
 }
 
 // here is this machine.
 func here() machine {
-	home, _ := os.UserHomeDir()
-	return machine{platform.System, home, os.Getuid(), os.Getenv}
+	return machine{platform.System, os.Getuid(), os.Getenv}
 }
 
 // NotFoundError says that no daemon was found. Its text is for people, and names no path.
@@ -225,6 +226,9 @@ func (s *search) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkPlace(daemon.DaemonHost()); err != nil { // somebody else may have come there since
+		return nil, err
+	}
 	return daemon.Dialer()(ctx)
 }
 
@@ -270,71 +274,34 @@ func (s *search) known() (*client.Client, error) {
 	return s.found, nil
 }
 
-// look asks all daemons at once, and returns a client of the first one in the list that answers; nil: none does. Of
-// places where nothing is, it says nothing.
+// look asks one place after the other, and returns a client of the first daemon that answers; nil: none does. Of places
+// where nothing is, it says nothing.
 func look(ctx context.Context, all []place) (found *client.Client, tried []Attempt) {
-	clients, problems := make([]*client.Client, len(all)), make([]error, len(all))
-	var asking sync.WaitGroup
-	for i, p := range all {
-		asking.Go(func() { clients[i], problems[i] = ask(ctx, p) })
-	}
-	asking.Wait()
-	seen := map[string]bool{} // several places may be links to one socket
-	for i, p := range all {
-		if errors.Is(problems[i], errNothing) {
+	for _, p := range all {
+		c, err := ask(ctx, p)
+		if errors.Is(err, errNothing) {
 			continue
 		}
-		path, _ := strings.CutPrefix(p.address, "unix://")
-		resolved := resolve(path)
-		if seen[resolved] {
-			if clients[i] != nil {
-				clients[i].Close()
-			}
-			continue
-		}
-		seen[resolved] = true
 		a := Attempt{Program: p.program, Address: p.address}
-		switch {
-		case problems[i] != nil:
-			a.Problem = problems[i].Error()
-		case found == nil:
-			found = clients[i]
-		default:
-			clients[i].Close()
+		if err != nil {
+			a.Problem = err.Error()
 		}
-		tried = append(tried, a)
+		if tried = append(tried, a); c != nil {
+			return c, tried
+		}
 	}
-	return found, tried
+	return nil, tried
 }
 
 // errNothing says that there is nothing in a place.
 var errNothing = errors.New("nothing is there")
 
-// ask returns a client of a daemon that answers, and that no other user of the machine may have put there.
+// ask returns a client of a daemon that answers, and that no other user of the machine has.
 func ask(ctx context.Context, p place) (*client.Client, error) {
 	if err := checkPlace(p.address); err != nil {
 		return nil, err
 	}
-	unchecked, err := client.New(client.WithHost(p.address))
-	if err != nil {
-		return nil, err
-	}
-	// Whoever is there may change while the server runs: the folder of a socket can be removed and made by others.
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		if err := checkPlace(p.address); err != nil {
-			return nil, err
-		}
-		conn, err := unchecked.Dialer()(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if err := checkPeer(conn); err != nil {
-			conn.Close()
-			return nil, err
-		}
-		return conn, nil
-	}
-	c, err := client.New(client.WithHost(p.address), client.WithDialContext(dial), client.WithUserAgent("sandlot"))
+	c, err := client.New(client.WithHost(p.address), client.WithUserAgent("sandlot"))
 	if err != nil {
 		return nil, err
 	}
