@@ -1,6 +1,6 @@
 // Package autostart makes a user's system start the server when the user logs in, and keep it running: by a user unit
-// of systemd on Linux, an agent of launchd on macOS, and a scheduled task on Windows. It owns the definition of that
-// service: its text, where it lies, and the calls of the programs systemctl, launchctl and schtasks.
+// of systemd on Linux, and an agent of launchd on macOS. It owns the definition of that service: its text, where it
+// lies, and the calls of the programs systemctl and launchctl.
 //
 // The texts are made by pure functions, for each system on every system.
 package autostart
@@ -28,8 +28,8 @@ type Server struct {
 
 // Account is the user whose service it is.
 type Account struct {
-	ID   string // a number, or on Windows the security identifier
-	Name string // on Windows with the domain
+	ID   string // a number
+	Name string
 	Home string
 }
 
@@ -47,21 +47,16 @@ type Run func(ctx context.Context, variables []string, program string, args ...s
 
 // System is the part of an operating system that starts programs when a user logs in.
 type System interface {
-	// Name is the name that users know: "systemd", "launchd" or "Task Scheduler".
+	// Name is the name that users know: "systemd" or "launchd".
 	Name() string
-	// Path is the file with the definition. On Windows it is a copy: the system has its own.
+	// Path is the file with the definition.
 	Path() string
 	// LogFile is the file for the server's log; empty: what the server prints goes to the system's log.
 	LogFile() string
 	// LogCommand is the command that shows the log; empty: there is a file.
 	LogCommand(lines int, follow bool) []string
-	// TakesVariables reports whether a definition has variables. Otherwise the server has those of all of the user's
-	// programs.
-	TakesVariables() bool
 	// Definition returns the text that makes the system start the server.
 	Definition(s Server) (string, error)
-	// Same reports whether two definitions mean the same.
-	Same(a, b string) bool
 	// Check returns nil, or an error that says why no service can be had here and what to do.
 	Check(ctx context.Context) error
 	// Installed returns the definition that is there; empty: there is none.
@@ -89,7 +84,7 @@ type State struct {
 // New returns the part of a system that starts programs, or an error that says why there is none for this user.
 func New(m Machine) (System, error) {
 	if m.Account.Home == "" {
-		return nil, errors.New("the home folder is not known: set HOME (on Windows USERPROFILE)")
+		return nil, errors.New("the home folder is not known: set HOME")
 	}
 	switch m.System {
 	case "linux":
@@ -97,7 +92,8 @@ func New(m Machine) (System, error) {
 	case "darwin":
 		return newLaunchd(m)
 	case "windows":
-		return newScheduler(m)
+		return nil, errors.New("there is no service of a user's own on Windows: install Sandlot in WSL, which has " +
+			"one, or let your client start it (`sandlot install`)")
 	}
 	return nil, fmt.Errorf("there is no service of a user's own on %s; run `sandlot serve`", m.System)
 }
@@ -147,7 +143,7 @@ func Edited(system System, definition string) bool {
 		return true
 	}
 	made, err := system.Definition(s)
-	return err != nil || !system.Same(made, definition)
+	return err != nil || made != definition
 }
 
 // BackUp writes a definition beside its path, and returns where.

@@ -22,7 +22,7 @@ var oddWords = []string{"plain", "", "two words", `a "quoted" word`, "it's", `C:
 	`ends with \\`, `ends "\`, "$HOME", "${HOME}", "$$", "100%", "%h", "%%", "a&b<c>d", "]]>", "--", "-->", "a;b#c",
 	"{x}", "é 日本", "🙂", "`x`", "!x", "*?"}
 
-// moreWords are words that Windows has in no path.
+// moreWords are words with line breaks.
 var moreWords = []string{"tab\there", "two\nlines", "return\rhere", "line's end\n", "\n", `\n`, "\\\n"}
 
 // TestUnitWords: systemd reads back each word as it was, by its rules for quotes (systemd.syntax(7),
@@ -244,134 +244,14 @@ func TestPlist(t *testing.T) {
 	}
 }
 
-// schema has the elements of a task, with those above them, as Microsoft's Task Scheduler schema of version 1.2 has
-// them. The values are types.
-var schema = map[string]string{
-	"Task/RegistrationInfo/Description": "text", "Task/RegistrationInfo/Documentation": "text",
-	"Task/Triggers/LogonTrigger/Enabled": "true", "Task/Triggers/LogonTrigger/UserId": "text",
-	"Task/Principals/Principal/UserId": "text", "Task/Principals/Principal/LogonType": "InteractiveToken",
-	"Task/Principals/Principal/RunLevel": "LeastPrivilege", "Task/Settings/MultipleInstancesPolicy": "IgnoreNew",
-	"Task/Settings/DisallowStartIfOnBatteries": "false", "Task/Settings/StopIfGoingOnBatteries": "false",
-	"Task/Settings/ExecutionTimeLimit": "PT0S", "Task/Settings/Priority": "5",
-	"Task/Settings/RestartOnFailure/Interval": "PT1M", "Task/Settings/RestartOnFailure/Count": "10",
-	"Task/Actions/Exec/Command": "text", "Task/Actions/Exec/Arguments": "text",
-	"Task/Actions/Exec/WorkingDirectory": "text",
-}
-
-// readTask returns the values of a task by their paths, each of which the schema has.
-func readTask(t *testing.T, text string) map[string]string {
-	t.Helper()
-	d := xml.NewDecoder(strings.NewReader(text))
-	d.CharsetReader = func(_ string, r io.Reader) (io.Reader, error) { return r, nil }
-	found, path, content := map[string]string{}, []string{}, ""
-	for {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			return found
-		}
-		if err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
-		switch token := token.(type) {
-		case xml.StartElement:
-			if token.Name.Space != "http://schemas.microsoft.com/windows/2004/02/mit/task" {
-				t.Errorf("%v is in another namespace", token.Name)
-			}
-			path, content = append(path, token.Name.Local), ""
-		case xml.CharData:
-			content += string(token)
-		case xml.EndElement:
-			name := strings.Join(path, "/")
-			if kind, leaf := schema[name]; leaf {
-				if _, twice := found[name]; twice || content == "" || kind != "text" && content != kind {
-					t.Errorf("%s: %q", name, content)
-				}
-				found[name] = content
-			} else if strings.TrimSpace(content) != "" {
-				t.Errorf("%s has a value: %q", name, content)
-			}
-			path, content = path[:len(path)-1], ""
-		}
-	}
-}
-
-// readCommandLine splits a command line as programs of Windows do, after the program's own name.
-func readCommandLine(line string) (words []string) {
-	for line = strings.TrimLeft(line, " \t"); line != ""; line = strings.TrimLeft(line, " \t") {
-		var word strings.Builder
-		quoted := false
-		for line != "" && (quoted || line[0] != ' ' && line[0] != '\t') {
-			slashes := len(line) - len(strings.TrimLeft(line, `\`))
-			rest := line[slashes:]
-			switch {
-			case slashes > 0 && strings.HasPrefix(rest, `"`):
-				word.WriteString(strings.Repeat(`\`, slashes/2))
-				if slashes%2 == 1 {
-					word.WriteByte('"')
-					rest = rest[1:]
-				}
-				line = rest
-			case slashes > 0:
-				word.WriteString(line[:slashes])
-				line = rest
-			case line[0] == '"':
-				quoted = !quoted
-				line = line[1:]
-			default:
-				word.WriteByte(line[0])
-				line = line[1:]
-			}
-		}
-		words = append(words, word.String())
-	}
-	return words
-}
-
-// TestTask: a task is one by the schema, and its command line has each word as it was.
-func TestTask(t *testing.T) {
-	who := Account{ID: "S-1-5-21-1", Name: `MACHINE\Jürgen & co`, Home: `C:\Users\Jürgen & co`}
-	words := slices.DeleteFunc(slices.Clone(oddWords), func(s string) bool { return expanded.MatchString(s) })
-	const program = `C:\Program Files\Sand & lot\sandlot.exe`
-	text, err := task(Server{Program: program, Args: words}, who, `C:\Windows\conhost.exe`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := readTask(t, text)
-	for name := range schema {
-		if found[name] == "" {
-			t.Errorf("no %s", name)
-		}
-	}
-	want := append([]string{"--headless", "--", program}, words...)
-	if got := readCommandLine(found["Task/Actions/Exec/Arguments"]); !slices.Equal(got, want) {
-		t.Errorf("%q,\nwant %q", got, want)
-	}
-	if found["Task/Triggers/LogonTrigger/UserId"] != who.Name || found["Task/Principals/Principal/UserId"] != who.ID ||
-		found["Task/Actions/Exec/WorkingDirectory"] != who.Home {
-		t.Errorf("%v", found)
-	}
-	for _, bad := range []string{"%HOME%", "a%b%c", "$(Arg0)", "two\nlines", "\x01", "\xff"} {
-		if text, err := task(Server{Program: `C:\p`, Args: []string{bad}}, who, "c"); err == nil {
-			t.Errorf("%q is in\n%s", bad, text)
-		}
-		if _, err := task(Server{Program: bad}, who, "c"); err == nil {
-			t.Errorf("%q is a program", bad)
-		}
-	}
-	if data := utf16Text("aé🙂"); string(data) != "\xff\xfea\x00\xe9\x00\x3d\xd8\x42\xde" {
-		t.Errorf("%q", data)
-	}
-}
-
 // systems returns the systems, each with a home folder of the test, whose programs are run.
 func systems(t *testing.T, run Run) []System {
 	t.Helper()
 	var all []System
-	for _, name := range []string{"linux", "darwin", "windows"} {
+	for _, name := range []string{"linux", "darwin"} {
 		home := filepath.Join(t.TempDir(), "a & b")
-		variables := map[string]string{"LOCALAPPDATA": filepath.Join(home, "AppData"), "SystemRoot": `C:\Windows`}
-		s, err := New(Machine{System: name, Account: Account{ID: "501", Name: `M\me`, Home: home},
-			Getenv: func(name string) string { return variables[name] }, Run: run})
+		s, err := New(Machine{System: name, Account: Account{ID: "501", Name: "me", Home: home},
+			Getenv: func(string) string { return "" }, Run: run})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -383,11 +263,8 @@ func systems(t *testing.T, run Run) []System {
 // TestRecorded: a definition says which server it starts, and whether somebody has changed it.
 func TestRecorded(t *testing.T) {
 	for _, system := range systems(t, nil) {
-		server := Server{Program: "/a b/--sandlot--", Args: slices.DeleteFunc(slices.Clone(oddWords),
-			func(s string) bool { return expanded.MatchString(s) })}
-		if system.TakesVariables() {
-			server.Variables = map[string]string{"PATH": "/bin", "A": "--"}
-		}
+		server := Server{Program: "/a b/--sandlot--", Args: slices.Clone(oddWords),
+			Variables: map[string]string{"PATH": "/bin", "A": "--"}}
 		text, err := system.Definition(server)
 		if err != nil {
 			t.Fatal(err)
@@ -399,8 +276,7 @@ func TestRecorded(t *testing.T) {
 			t.Errorf("%s: it is as it was made", system.Name())
 		}
 		for _, changed := range []string{strings.Replace(text, "--sandlot--", "--other--", 1), "",
-			strings.Replace(text, "true", "false", 1) + "\n[Service]\n", "<Task/>",
-			"[Service]\nExecStart=/bin/true\n"} {
+			strings.Replace(text, "true", "false", 1) + "\n[Service]\n", "[Service]\nExecStart=/bin/true\n"} {
 			if changed != text && !Edited(system, changed) {
 				t.Errorf("%s: it was changed\n%s", system.Name(), changed)
 			}
@@ -409,31 +285,6 @@ func TestRecorded(t *testing.T) {
 			if text, err := system.Definition(Server{Program: "/p", Args: []string{bad}}); err == nil {
 				t.Errorf("%q is in\n%s", bad, text)
 			}
-		}
-	}
-}
-
-// TestSameTask: what the Task Scheduler adds to a task, and writes otherwise, is no change.
-func TestSameTask(t *testing.T) {
-	system := systems(t, nil)[2]
-	made, err := system.Definition(Server{Program: `C:\p`, Args: []string{"serve"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stored := strings.NewReplacer(`<UserId>M\me</UserId>`, "<UserId>S-1-5-21-2</UserId>",
-		"      <RunLevel>LeastPrivilege</RunLevel>\n", "", "      <Enabled>true</Enabled>\n", "",
-		"<Settings>", "<Settings>\n<Hidden>false</Hidden>"+
-			"<IdleSettings><StopOnIdleEnd>true</StopOnIdleEnd></IdleSettings>",
-		"<RegistrationInfo>", "<RegistrationInfo><Date>2026-01-01T00:00:00</Date>", "\n", "\r\n").Replace(made)
-	if !system.Same(made, stored) || Edited(system, stored) {
-		t.Errorf("another task:\n%s", stored)
-	}
-	for _, changed := range [][2]string{{"<Command>", "<Command>x"}, {"serve", "serve --port 1"}, {"PT0S", "PT72H"},
-		{"<Settings>", "<Settings><Enabled>false</Enabled>"},
-		{"<RunLevel>LeastPrivilege", "<RunLevel>HighestAvailable"},
-		{"</LogonTrigger>", "</LogonTrigger><LogonTrigger/>"}} {
-		if system.Same(made, strings.ReplaceAll(made, changed[0], changed[1])) {
-			t.Errorf("the same with %s", changed[1])
 		}
 	}
 }
@@ -447,7 +298,7 @@ func TestNew(t *testing.T) {
 	}{
 		{Machine{System: "linux", Account: Account{ID: "0", Home: "/root"}}, "deploy.md"},
 		{Machine{System: "darwin", Account: Account{ID: "0", Home: "/root"}}, "without sudo"},
-		{Machine{System: "windows", Account: Account{ID: "S", Home: "/"}}, "LOCALAPPDATA"},
+		{Machine{System: "windows", Account: Account{ID: "S", Home: "/"}}, "in WSL"},
 		{Machine{System: "plan9", Account: Account{ID: "1", Home: "/"}}, "plan9"},
 		{Machine{System: "linux", Account: Account{ID: "1"}}, "HOME"},
 	} {
@@ -479,15 +330,13 @@ func TestBackUp(t *testing.T) {
 	}
 }
 
-// fakeSystem answers in the place of launchctl, schtasks and powershell, which are not on Linux.
+// fakeSystem answers in the place of launchctl, which is not on Linux.
 type fakeSystem struct {
 	t       *testing.T
 	calls   []string
 	loaded  bool
 	running bool
-	slow    int // how many questions it takes until a server has ended
 	no      string
-	task    string
 }
 
 func (f *fakeSystem) run(_ context.Context, _ []string, program string, args ...string) (string, error) {
@@ -496,17 +345,9 @@ func (f *fakeSystem) run(_ context.Context, _ []string, program string, args ...
 	if f.no != "" && strings.Contains(line, f.no) {
 		return "it says no", errors.New("exit status 1")
 	}
-	ends := func() {
-		if f.slow--; f.slow < 0 {
-			f.running = false
-		}
-	}
 	switch {
 	case program == "launchctl" && args[0] == "print" && strings.Contains(args[1], label):
-		if f.slow >= 0 && !f.running {
-			f.slow--
-		}
-		if !f.loaded && f.slow < 0 {
+		if !f.loaded {
 			return "Could not find service", errors.New("exit status 113")
 		}
 		if f.running {
@@ -525,106 +366,66 @@ func (f *fakeSystem) run(_ context.Context, _ []string, program string, args ...
 	case line == "launchctl print-disabled gui/501":
 		return "disabled services = {\n\t\"com.example\" => disabled\n\t\"" + label + "\" => enabled\n}\n", nil
 	case line == "launchctl print gui/501", line == "launchctl enable gui/501/"+label:
-	case program == "powershell.exe" && f.task == "" && strings.Contains(line, "Get-ScheduledTask"):
-		return "none\r\n", nil
-	case program == "powershell.exe" && strings.Contains(line, "Export-ScheduledTask"):
-		return "\ufeff" + f.task + "\r\n", nil
-	case program == "powershell.exe" && strings.Contains(line, "[int]$t.State"):
-		state := map[bool]string{true: "4\r\n", false: "3\r\n"}[f.running]
-		if f.slow >= 0 {
-			ends()
-		}
-		return state, nil
-	case program == "powershell.exe" && strings.Contains(line, "Get-Service"):
-	case strings.HasPrefix(line, `schtasks.exe /Create /F /TN \Sandlot /XML `):
-		f.task = readUTF16(f.t, args[len(args)-1])
-	case line == `schtasks.exe /Run /TN \Sandlot`:
-		f.running = true
-	case line == `schtasks.exe /End /TN \Sandlot`:
-		f.slow = 2
-	case line == `schtasks.exe /Delete /F /TN \Sandlot`:
-		f.task = ""
 	default:
 		f.t.Errorf("unknown: %s", line)
 	}
 	return "", nil
 }
 
-// readUTF16 reads the file of a task.
-func readUTF16(t *testing.T, path string) string {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil || !strings.HasPrefix(string(data), "\xff\xfe") {
-		t.Fatalf("%v, %q", err, data)
-	}
-	var b strings.Builder
-	for i := 2; i+1 < len(data); i += 2 {
-		if data[i+1] != 0 {
-			t.Fatalf("%q", data)
-		}
-		b.WriteByte(data[i])
-	}
-	return b.String()
-}
-
-// TestLifeElsewhere: a service of macOS and Windows is installed, installed again, stopped, started and removed.
+// TestLifeElsewhere: a service of macOS is installed, installed again, stopped, started and removed.
 func TestLifeElsewhere(t *testing.T) {
-	for i := 1; i <= 2; i++ {
-		f := &fakeSystem{t: t, slow: -1}
-		system := systems(t, f.run)[i]
-		t.Run(system.Name(), func(t *testing.T) {
-			ctx := t.Context()
-			text, err := system.Definition(Server{Program: "/p", Args: []string{"serve"}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			check := func(what string, err error, running bool, pid int) {
-				t.Helper()
-				state, stateErr := system.State(ctx)
-				if err := errors.Join(err, stateErr); err != nil || state.Running != running ||
-					state.Ended == running || running && state.PID != pid {
-					t.Errorf("%s: %v, %+v\n%q", what, err, state, f.calls)
-				}
-			}
-			pid := map[bool]int{true: 77}[i == 1]
-			if err := system.Check(ctx); err != nil {
-				t.Error(err)
-			}
-			if old, err := system.Installed(ctx); err != nil || old != "" {
-				t.Errorf("%q, %v", old, err)
-			}
-			check("nothing", nil, false, 0)
-			check("install", system.Apply(ctx, text), true, pid)
-			if now, err := system.Installed(ctx); err != nil || !system.Same(now, text) {
-				t.Errorf("%q, %v", now, err)
-			}
-			check("install again", system.Apply(ctx, text), true, pid)
-			check("stop", system.Stop(ctx), false, 0)
-			check("stop again", system.Stop(ctx), false, 0)
-			check("start", system.Start(ctx), true, pid)
-			if state, _ := system.State(ctx); !state.AtLogIn {
-				t.Errorf("%+v", state)
-			}
-			check("remove", system.Remove(ctx), false, 0)
-			if old, err := system.Installed(ctx); err != nil || old != "" {
-				t.Errorf("%q, %v", old, err)
-			}
-			if _, err := os.Stat(system.Path()); err == nil {
-				t.Error("its file is left")
-			}
-			check("install", system.Apply(ctx, text), true, pid)
-			f.no = map[int]string{1: "bootstrap", 2: "/Create"}[i]
-			if err := system.Apply(ctx, text); err == nil || !strings.Contains(err.Error(), "it says no") ||
-				!strings.Contains(err.Error(), f.no) {
-				t.Errorf("%v", err)
-			}
-		})
+	f := &fakeSystem{t: t}
+	system := systems(t, f.run)[1]
+	ctx := t.Context()
+	text, err := system.Definition(Server{Program: "/p", Args: []string{"serve"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, err error, running bool, pid int) {
+		t.Helper()
+		state, stateErr := system.State(ctx)
+		if err := errors.Join(err, stateErr); err != nil || state.Running != running ||
+			state.Ended == running || running && state.PID != pid {
+			t.Errorf("%s: %v, %+v\n%q", what, err, state, f.calls)
+		}
+	}
+	const pid = 77
+	if err := system.Check(ctx); err != nil {
+		t.Error(err)
+	}
+	if old, err := system.Installed(ctx); err != nil || old != "" {
+		t.Errorf("%q, %v", old, err)
+	}
+	check("nothing", nil, false, 0)
+	check("install", system.Apply(ctx, text), true, pid)
+	if now, err := system.Installed(ctx); err != nil || now != text {
+		t.Errorf("%q, %v", now, err)
+	}
+	check("install again", system.Apply(ctx, text), true, pid)
+	check("stop", system.Stop(ctx), false, 0)
+	check("stop again", system.Stop(ctx), false, 0)
+	check("start", system.Start(ctx), true, pid)
+	if state, _ := system.State(ctx); !state.AtLogIn {
+		t.Errorf("%+v", state)
+	}
+	check("remove", system.Remove(ctx), false, 0)
+	if old, err := system.Installed(ctx); err != nil || old != "" {
+		t.Errorf("%q, %v", old, err)
+	}
+	if _, err := os.Stat(system.Path()); err == nil {
+		t.Error("its file is left")
+	}
+	check("install", system.Apply(ctx, text), true, pid)
+	f.no = "bootstrap"
+	if err := system.Apply(ctx, text); err == nil || !strings.Contains(err.Error(), "it says no") ||
+		!strings.Contains(err.Error(), f.no) {
+		t.Errorf("%v", err)
 	}
 }
 
 // TestNoScreen: without a session on the screen launchd has no place for an agent.
 func TestNoScreen(t *testing.T) {
-	f := &fakeSystem{t: t, slow: -1, no: "print gui/501"}
+	f := &fakeSystem{t: t, no: "print gui/501"}
 	if err := systems(t, f.run)[1].Check(t.Context()); err == nil || !strings.Contains(err.Error(), "log in there") {
 		t.Error(err)
 	}

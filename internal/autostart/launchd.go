@@ -31,14 +31,12 @@ func newLaunchd(m Machine) (System, error) {
 	return &launchd{m}, nil
 }
 
-func (l *launchd) Name() string          { return "launchd" }
-func (l *launchd) Same(a, b string) bool { return a == b }
+func (l *launchd) Name() string { return "launchd" }
 
 func (l *launchd) Path() string {
 	return path.Join(l.Account.Home, "Library/LaunchAgents", label+".plist")
 }
 
-func (l *launchd) TakesVariables() bool { return true }
 func (l *launchd) LogFile() string {
 	return path.Join(l.Account.Home, "Library/Logs/Sandlot/sandlot.log")
 }

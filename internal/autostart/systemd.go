@@ -36,11 +36,9 @@ func newSystemd(m Machine) (System, error) {
 	return &systemd{m, filepath.Join(dir, "systemd", "user", unitName)}, nil
 }
 
-func (s *systemd) Name() string          { return "systemd" }
-func (s *systemd) Path() string          { return s.path }
-func (s *systemd) TakesVariables() bool  { return true }
-func (s *systemd) LogFile() string       { return "" }
-func (s *systemd) Same(a, b string) bool { return a == b }
+func (s *systemd) Name() string    { return "systemd" }
+func (s *systemd) Path() string    { return s.path }
+func (s *systemd) LogFile() string { return "" }
 
 func (s *systemd) Definition(server Server) (string, error) { return unit(server) }
 

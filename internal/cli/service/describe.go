@@ -52,10 +52,8 @@ func (p *commands) describe(system autostart.System, flags map[string]string) (a
 	if file := system.LogFile(); file != "" {
 		server.Args = append(server.Args, "--log-file="+file)
 	}
-	if system.TakesVariables() {
-		server.Variables = passedVariables()
-	}
-	for _, name := range leftOut(here, server, system.TakesVariables()) {
+	server.Variables = passedVariables()
+	for _, name := range leftOut(here, server) {
 		fmt.Fprintf(p.Err, "note: the variable %s of this shell does not reach the service: set it in the settings "+
 			"file, or give the flag if there is one (see --help)\n", name)
 	}
@@ -108,8 +106,8 @@ func passedVariables() map[string]string {
 }
 
 // leftOut returns the names of variables that a server in this shell would heed, and the service does not have. They
-// may be secret, so they are not copied. With takes, the service has only the variables of its definition.
-func leftOut(here *config.Config, server autostart.Server, takes bool) []string {
+// may be secret, so they are not copied.
+func leftOut(here *config.Config, server autostart.Server) []string {
 	var names []string
 	for key, origin := range here.Origin {
 		if name, ok := strings.CutPrefix(origin, "variable "); ok && key != "state_dir" {
@@ -118,7 +116,7 @@ func leftOut(here *config.Config, server autostart.Server, takes bool) []string 
 	}
 	for _, name := range append([]string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy",
 		"no_proxy"}, dockerVariables...) {
-		if _, passed := server.Variables[name]; os.Getenv(name) != "" && !passed && takes {
+		if _, passed := server.Variables[name]; os.Getenv(name) != "" && !passed {
 			names = append(names, name)
 		}
 	}

@@ -24,9 +24,9 @@ func command(p *commands) *cobra.Command {
 	c := &cobra.Command{
 		Use: "service", Short: "Run the server as a service of your own, from log-in on",
 		Long: `Run the server as a service of your own: your system starts it when you log in, and again after a
-crash. It is a user unit of systemd on Linux, an agent of launchd on macOS, and a scheduled task on Windows, and
-runs as you, with your files. A server for several people is better a service of the system, with a user of its
-own: docs/guide/deploy.md.`,
+crash. It is a user unit of systemd on Linux, or an agent of launchd on macOS, and runs as you, with your
+files. A server for several people is better a service of the system, with a user of its own:
+docs/guide/deploy.md.`,
 		Example: "  sandlot service install --port 9000\n  sandlot service status\n  sandlot service logs --follow\n" +
 			"  sandlot service remove",
 	}
@@ -80,7 +80,7 @@ func (p *commands) install(ctx context.Context, system autostart.System, flags m
 	if err != nil && !dryRun {
 		return err
 	}
-	if old != "" && system.Same(old, text) {
+	if old != "" && old == text {
 		fmt.Fprintf(p.Out, "%s has it already: nothing to write.\n", system.Path())
 		if dryRun {
 			return nil
