@@ -86,7 +86,7 @@ func (s *server) safeResult(ctx context.Context, q *instance.Request) (json.RawM
 	if err != nil {
 		return nil, err
 	}
-	safe, err := catalog.SafeOtherResult(q.Method, rawjson.Text(q.Params["uri"]), raw)
+	safe, err := catalog.OtherResult(q.Method, rawjson.Text(q.Params["uri"]), raw)
 	if err == nil {
 		err = q.Deliver(ctx, safe)
 	}

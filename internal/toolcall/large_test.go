@@ -95,7 +95,7 @@ func TestPermitIsFreed(t *testing.T) {
 			return text, nil
 		}, func(*program) {}},
 		"a million blocks": {func(ctx context.Context, _ tool.Call) (json.RawMessage, error) {
-			raw, _, err := catalog.WholeResult(ctx, json.RawMessage(`{"content":[`+strings.Repeat(`{},`, 1_000_000)+`{}]}`))
+			raw, _, err := catalog.Result(ctx, json.RawMessage(`{"content":[`+strings.Repeat(`{},`, 1_000_000)+`{}]}`), true)
 			return raw, err
 		}, func(p *program) { p.want(`has more than 100000 content blocks`) }},
 		"a large error": {func(context.Context, tool.Call) (json.RawMessage, error) {

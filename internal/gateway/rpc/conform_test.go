@@ -40,9 +40,9 @@ func checkResult(t *testing.T, definition string, raw json.RawMessage) {
 	var safe json.RawMessage
 	var err error
 	if definition == "CallToolResult" {
-		safe, _, err = catalog.SafeResult(raw)
+		safe, _, err = catalog.Result(t.Context(), raw, false)
 	} else {
-		safe, err = catalog.SafeOtherResult(methodsOf[definition], "mem://read", raw)
+		safe, err = catalog.OtherResult(methodsOf[definition], "mem://read", raw)
 	}
 	if err != nil {
 		return // the client gets a fault
@@ -122,7 +122,7 @@ func TestResultsKeepTheirText(t *testing.T) {
 		`{"content":[],"structuredContent":[1,2]}`:                                   `{"content":[{"text":"[1,2]","type":"text"}]}`,
 		`{"content":[{"type":"text","text":"t"}],"structuredContent":{"a":[1.0]}}`:   `{"content":[{"type":"text","text":"t"}],"structuredContent":{"a":[1.0]}}`,
 	} {
-		safe, _, err := catalog.SafeResult(json.RawMessage(raw))
+		safe, _, err := catalog.Result(t.Context(), json.RawMessage(raw), false)
 		if got := string(ConformResult(safe, revision.Stateful)); err != nil || got != want {
 			t.Errorf("%s: %s, want %s; %v", raw, got, want, err)
 		}

@@ -166,14 +166,14 @@ func TestSafeResult(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, isError, err := SafeResult(json.RawMessage(tt.raw))
+			got, isError, err := Result(t.Context(), json.RawMessage(tt.raw), false)
 			if err != nil || string(got) != tt.want || isError != strings.Contains(tt.want, `"isError":true`) {
 				t.Errorf("%v %v\n got %s\nwant %s", isError, err, got, tt.want)
 			}
 		})
 	}
 	for _, raw := range []string{`null`, `[]`, `7`, ``, strings.Repeat(`{"a":`, 100) + "1" + strings.Repeat("}", 100)} {
-		if got, _, err := SafeResult(json.RawMessage(raw)); err == nil {
+		if got, _, err := Result(t.Context(), json.RawMessage(raw), false); err == nil {
 			t.Errorf("%.40q becomes %s", raw, got)
 		}
 	}
@@ -187,7 +187,7 @@ func TestSafeResultIsBounded(t *testing.T) {
 		"one image":   `{"type":"image","mimeType":"image/png","data":"` + strings.Repeat("A", 10<<20) + `"}`,
 		"many blocks": strings.TrimSuffix(strings.Repeat(`{"type":"text","text":""},`, 100_000), ","),
 	} {
-		got, _, err := SafeResult(json.RawMessage(`{"content":[` + content + `]}`))
+		got, _, err := Result(t.Context(), json.RawMessage(`{"content":[`+content+`]}`), false)
 		if err != nil || len(got) > maxResult+1<<20 ||
 			!strings.Contains(string(got), "left out") && !strings.Contains(string(got), "is not shown") {
 			t.Errorf("%s: %d bytes, %v", name, len(got), err)
@@ -203,7 +203,7 @@ func FuzzSafeResult(f *testing.F) {
 	f.Add([]byte(`{"content":[{"type":"text","text":"a"}]}`))
 	f.Add([]byte(`{"content":[{"type":"resource","resource":{"uri":"a:b","text":"x"}}],"_meta":{}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		got, _, err := SafeResult(raw)
+		got, _, err := Result(t.Context(), raw, false)
 		if err == nil && !json.Valid(got) {
 			t.Errorf("%q", got)
 		}

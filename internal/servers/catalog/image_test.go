@@ -94,12 +94,12 @@ func TestImagesForModels(t *testing.T) {
 			}
 			raw := json.RawMessage(`{"content":[` + block + `]}`)
 			check("a result", firstBlock(t, "content", raw, func(raw json.RawMessage) (json.RawMessage, error) {
-				safe, _, err := SafeResult(raw)
+				safe, _, err := Result(t.Context(), raw, false)
 				return safe, err
 			}))
 			var m struct{ Content json.RawMessage }
 			message := firstBlock(t, "messages", json.RawMessage(`{"messages":[{"role":"user","content":`+block+`}]}`),
-				func(raw json.RawMessage) (json.RawMessage, error) { return SafeOtherResult("prompts/get", "", raw) })
+				func(raw json.RawMessage) (json.RawMessage, error) { return OtherResult("prompts/get", "", raw) })
 			if err := json.Unmarshal(message, &m); err != nil {
 				t.Fatal(err)
 			}
@@ -108,7 +108,7 @@ func TestImagesForModels(t *testing.T) {
 				return
 			}
 			whole := firstBlock(t, "content", raw, func(raw json.RawMessage) (json.RawMessage, error) {
-				safe, _, err := WholeResult(t.Context(), raw)
+				safe, _, err := Result(t.Context(), raw, true)
 				return safe, err
 			})
 			if string(whole) != block {
@@ -149,7 +149,10 @@ func TestImagesInResources(t *testing.T) {
 		`{"uri":"a:b","mimeType":"image/gif","blob":"R0lGODlhAQABAIAAAAAAAP///yH5BAE"}`: `is not base64`,
 	} {
 		got := firstBlock(t, "content", json.RawMessage(`{"content":[{"type":"resource","resource":`+raw+`}]}`),
-			func(raw json.RawMessage) (json.RawMessage, error) { safe, _, err := SafeResult(raw); return safe, err })
+			func(raw json.RawMessage) (json.RawMessage, error) {
+				safe, _, err := Result(t.Context(), raw, false)
+				return safe, err
+			})
 		if !strings.Contains(string(got), want) {
 			t.Errorf("%.100s: %.300s, want %s", raw, got, want)
 		}
@@ -160,7 +163,10 @@ func TestImagesInResources(t *testing.T) {
 func TestImageWithLineBreaks(t *testing.T) {
 	raw := `{"content":[{"type":"image","mimeType":"image/gif","data":"` + pixel[:20] + `\r\n` + pixel[20:] + `\n"}]}`
 	got := firstBlock(t, "content", json.RawMessage(raw),
-		func(raw json.RawMessage) (json.RawMessage, error) { safe, _, err := SafeResult(raw); return safe, err })
+		func(raw json.RawMessage) (json.RawMessage, error) {
+			safe, _, err := Result(t.Context(), raw, false)
+			return safe, err
+		})
 	if !strings.Contains(string(got), `"`+pixel+`"`) {
 		t.Errorf("%s", got)
 	}

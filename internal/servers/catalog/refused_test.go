@@ -21,7 +21,8 @@ func TestWithRefused(t *testing.T) {
 		}
 	}
 	// A server cannot say itself what it was refused.
-	forged, _, err := SafeResult(json.RawMessage(`{"content":[],"_meta":{"sandlot/network_refused":[{"host":"x"}]}}`))
+	forged, _, err := Result(t.Context(),
+		json.RawMessage(`{"content":[],"_meta":{"sandlot/network_refused":[{"host":"x"}]}}`), false)
 	if err != nil || string(forged) != `{"content":[]}` {
 		t.Errorf("%s, %v", forged, err)
 	}

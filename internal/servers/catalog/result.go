@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -85,33 +86,37 @@ func cleanMembers(kind string, t rawjson.Object, descriptionPrefix string) (lost
 	return lost
 }
 
-// SafeResult makes a tool's result safe for clients: its content blocks have known types
-// and valid data, their images are ones that models take, and it is not too large. A text takes the place of what is
-// removed. It also returns the result's isError.
-func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) { return safeResult(raw, true) }
-
-// safeResult is SafeResult. A result that is not for a model keeps all images.
-func safeResult(raw json.RawMessage, model bool) (json.RawMessage, bool, error) {
-	var r rawjson.Object
-	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.NestedDeeper(raw, maxDepth) {
-		return nil, false, fault.New(fault.Connection, "the server's answer is not an object, or nested too deep")
-	}
-	CleanMeta(r)
-	if string(r["resultType"]) == `"input_required"` {
-		if err := checkInputRequests(r["inputRequests"]); err != nil {
+// Result makes a tool's result safe: its content blocks have known types and valid data, and it is not too large. A
+// text takes the place of what is removed. For a client, its images are ones that models take, and long blocks are
+// shortened. For code (whole) nothing is shortened, and all images stay; a large one is changed in place: see
+// resultInPlace. Result also returns the result's isError. When the context ends, Result may do too, with its cause.
+func Result(ctx context.Context, raw json.RawMessage, whole bool) (result json.RawMessage, isError bool, err error) {
+	if whole {
+		large, err := isLarge(raw)
+		if err != nil {
 			return nil, false, err
 		}
-		resultShape.clean(r)
+		if large {
+			return resultInPlace(ctx, raw)
+		}
+	}
+	r, asks, err := open(raw)
+	if err != nil {
+		return nil, false, err
+	}
+	if asks {
 		b, err := json.Marshal(r)
 		return b, false, err
 	}
-	delete(r, "resultType")
-	resultShape.clean(r)
+	c := cleaner{model: !whole}
 	blocks := contentOf(r["content"])
 	remaining := max(maxResult-len(r["structuredContent"]), maxResult/4)
 	safe := make([]json.RawMessage, 0, len(blocks))
 	for _, b := range blocks {
-		b = safeBlock(b, model)
+		b, err := c.block(b)
+		if err != nil {
+			return nil, false, err
+		}
 		if len(b) > remaining {
 			b = shortenBlock(b, remaining)
 		}
@@ -129,6 +134,24 @@ func safeResult(raw json.RawMessage, model bool) (json.RawMessage, bool, error) 
 	r["content"], _ = json.Marshal(safe)
 	b, err := json.Marshal(r)
 	return b, string(r["isError"]) == "true", err
+}
+
+// open returns the members of a result that all results have, made safe; asks: it asks for input, and is no answer yet.
+func open(raw json.RawMessage) (r rawjson.Object, asks bool, err error) {
+	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.NestedDeeper(raw, maxDepth) {
+		return nil, false, errNoResult()
+	}
+	CleanMeta(r)
+	resultShape.clean(r)
+	if string(r["resultType"]) == `"input_required"` {
+		return r, true, checkInputRequests(r["inputRequests"])
+	}
+	delete(r, "resultType")
+	return r, false, nil
+}
+
+func errNoResult() error {
+	return fault.New(fault.Connection, "the server's answer is not an object, or nested too deep")
 }
 
 // contentOf returns the blocks of a result's content. A text, or one block, is content for some servers.
@@ -206,35 +229,77 @@ func shortenBlock(b json.RawMessage, maxBytes int) json.RawMessage {
 		len(t.Text)-2*half, len(t.Text), tail))
 }
 
-// safeBlock makes a content block safe. It replaces invalid and unknown blocks by text blocks, and in one for a model
-// images that models do not take.
-func safeBlock(raw json.RawMessage, model bool) json.RawMessage {
-	var b rawjson.Object
-	if json.Unmarshal(raw, &b) != nil || b == nil {
-		if text := asText(raw); text != nil {
-			return textBlock(rawjson.Text(text))
+// cleaner makes the content blocks of one result safe, by one list of rules for all results.
+type cleaner struct {
+	model   bool           // images are ones that models take
+	inPlace bool           // nothing is copied: what changes is overwritten where it stands, or the result is refused
+	members rawjson.Object // of the current block, in place
+}
+
+// blockMembers are the members of a block that are looked at in place.
+var blockMembers = []string{"type", "text", "data", "mimeType", "uri", "name", "resource", "_meta"}
+
+// open returns the members of a block; nil: it is not an object.
+func (c *cleaner) open(raw json.RawMessage) rawjson.Object {
+	if !c.inPlace {
+		var b rawjson.Object // here, as its address makes it a piece of memory of its own
+		_ = json.Unmarshal(raw, &b)
+		return b
+	}
+	if !rawjson.IsObject(raw) {
+		return nil
+	}
+	rawjson.TakeShared(c.members, raw, blockMembers...)
+	return c.members
+}
+
+// replace puts another block in the place of one; why is for the error where there is no space for it.
+func (c *cleaner) replace(raw, with json.RawMessage, why string) (json.RawMessage, error) {
+	if c.inPlace {
+		return raw, overwrite(raw, with, why)
+	}
+	return with, nil
+}
+
+// block makes a content block safe. It returns the block, or a text block in place of an invalid one. A block of an
+// unknown type becomes a text, and members are repaired, only where the block is made anew: code can do without.
+func (c *cleaner) block(raw json.RawMessage) (json.RawMessage, error) {
+	b := c.open(raw)
+	if b == nil {
+		const leftOut = "a block that is not an object was left out"
+		if text := asText(raw); text != nil && !c.inPlace {
+			return textBlock(rawjson.Text(text)), nil
 		}
-		return textBlock("[a block that is not an object was left out]")
+		return c.replace(raw, textBlock("["+leftOut+"]"), leftOut)
 	}
-	kind, typed := rawjson.Text(b["type"]), false
-	if kind == "" && asText(b["text"]) != nil {
-		kind, b["type"], typed = "text", rawjson.Quote("text"), true
+	kind, changed := rawjson.ShortText(b["type"]), false
+	if c.inPlace {
+		cleanMetaInPlace(b["_meta"])
+	} else {
+		kind = rawjson.Text(b["type"]) // unknown, if it is long
+		if kind == "" && asText(b["text"]) != nil {
+			kind, b["type"], changed = "text", rawjson.Quote("text"), true
+		}
+		shape, known := blockShapes[kind]
+		if !known {
+			return textBlock(fmt.Sprintf("[content of the unknown type %q]\n%s", spec.ClipName(kind),
+				spec.SafeText(string(raw), 64<<10))), nil
+		}
+		_, repaired := shape.clean(b)
+		changed = changed || repaired
 	}
-	shape, known := blockShapes[kind]
-	if !known {
-		return textBlock(fmt.Sprintf("[content of the unknown type %q]\n%s", spec.ClipName(kind),
-			spec.SafeText(string(raw), 64<<10)))
-	}
-	_, changed := shape.clean(b)
-	if model {
+	if c.model {
 		text, imageChanged := forModel(kind, b)
 		if text != nil {
-			return text
+			return text, nil
 		}
 		changed = changed || imageChanged
 	}
 	if problem, _ := blockProblem(kind, b); problem != "" {
-		return leftOut(kind, problem)
+		return c.replace(raw, leftOut(kind, problem), "in a block of type "+kind+", "+problem)
+	}
+	if c.inPlace {
+		return raw, nil
 	}
 	switch kind {
 	case "resource_link":
@@ -242,14 +307,14 @@ func safeBlock(raw json.RawMessage, model bool) json.RawMessage {
 			b["name"], changed = b["uri"], true
 		}
 	case "resource":
-		if c, repaired := repairContents(b["resource"]); repaired {
-			b["resource"], changed = c, true
+		if contents, repaired := repairContents(b["resource"]); repaired {
+			b["resource"], changed = contents, true
 		}
 	}
-	if changed || typed {
+	if changed {
 		raw, _ = json.Marshal(b)
 	}
-	return raw
+	return raw, nil
 }
 
 // repairContents repairs the contents of a resource that have no problem, and reports whether it changed any.
@@ -341,27 +406,21 @@ func contentsProblem(raw json.RawMessage) string {
 	return ""
 }
 
-// SafeOtherResult makes the result of a request other than tools/call safe for clients. Of resources/read, uri is the
+// OtherResult makes the result of a request other than tools/call safe for clients. Of resources/read, uri is the
 // resource that was read, by the server's own name.
-func SafeOtherResult(method, uri string, raw json.RawMessage) (json.RawMessage, error) {
-	var r rawjson.Object
-	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.NestedDeeper(raw, maxDepth) {
-		return nil, fault.New(fault.Connection, "the server's answer is not an object, or nested too deep")
-	}
+func OtherResult(method, uri string, raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) > maxResult {
 		return nil, fault.Limit("result_bytes", len(raw), maxResult,
 			"the server's answer has %d bytes, and %d are passed on", len(raw),
 			maxResult)
 	}
-	CleanMeta(r)
-	resultShape.clean(r)
-	if string(r["resultType"]) == `"input_required"` {
-		if err := checkInputRequests(r["inputRequests"]); err != nil {
-			return nil, err
-		}
+	r, asks, err := open(raw)
+	if err != nil {
+		return nil, err
+	}
+	if asks {
 		return json.Marshal(r)
 	}
-	delete(r, "resultType")
 	switch method {
 	case "resources/read":
 		r["contents"] = safeContents(r["contents"], uri)
@@ -415,7 +474,7 @@ func safeContents(raw json.RawMessage, uri string) json.RawMessage {
 
 // safeMessages returns the messages of prompts/get. One with several blocks becomes several messages.
 func safeMessages(raw json.RawMessage) json.RawMessage {
-	all := []rawjson.Object{}
+	all, c := []rawjson.Object{}, cleaner{model: true}
 	for _, e := range contentOf(raw) {
 		var m rawjson.Object
 		if json.Unmarshal(e, &m) != nil || m == nil {
@@ -425,10 +484,10 @@ func safeMessages(raw json.RawMessage) json.RawMessage {
 		if role == nil {
 			role = rawjson.Quote("user")
 		}
-		blocks := contentOf(m["content"])
-		for _, b := range blocks {
+		for _, b := range contentOf(m["content"]) {
 			one := maps.Clone(m)
-			one["role"], one["content"] = role, safeBlock(b, true)
+			one["role"] = role
+			one["content"], _ = c.block(b) // made anew, it has all the space that it needs
 			all = append(all, one)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxRemade is the size in bytes up to which safeResult makes the result for code. What it makes may be several
-	// times as large.
+	// maxRemade is the size in bytes up to which a result for code is made anew. What is made may be several times as
+	// large.
 	maxRemade = 1 << 20
 	// MaxAsking is the size in bytes up to which an answer may ask for input.
 	MaxAsking = 16 << 20
@@ -21,47 +21,47 @@ const (
 	maxWholeBlocks = 100_000
 )
 
-// Result returns a result for a client, or the whole of it for code: see SafeResult and WholeResult.
-func Result(ctx context.Context, raw json.RawMessage, whole bool) (result json.RawMessage, isError bool, err error) {
-	if whole {
-		return WholeResult(ctx, raw)
+// isLarge reports whether a result for code is changed in place. One that asks for input is not.
+func isLarge(raw json.RawMessage) (bool, error) {
+	if !rawjson.IsObject(raw) || rawjson.NestedDeeper(raw, maxDepth) {
+		return false, errNoResult()
 	}
-	return SafeResult(raw)
+	r := rawjson.Shared(raw, "resultType", "content")
+	if rawjson.ShortText(r["resultType"]) == "input_required" {
+		if len(raw) > MaxAsking {
+			return false, fault.New(fault.Connection, "the server asks for input with %d bytes", len(raw))
+		}
+		return false, nil
+	}
+	return len(raw) > maxRemade || elements(r["content"]) > maxBlocks, nil
 }
 
-// WholeResult is SafeResult for a result that goes to code, and not to a model: nothing of it is shortened, and it has
-// all images. There is no second copy of a large result in memory: WholeResult changes raw in place, and returns it. It has no line breaks
-// then, blocks of unknown types stay in it, and so do members that have no meaning. It has at most maxWholeBlocks. When
-// the context ends, WholeResult does too, with its cause.
-func WholeResult(ctx context.Context, raw json.RawMessage) (result json.RawMessage, isError bool, err error) {
-	if !rawjson.IsObject(raw) || rawjson.NestedDeeper(raw, maxDepth) {
-		return nil, false, fault.New(fault.Connection, "the server's answer is not an object, or nested too deep")
-	}
-	r := rawjson.Shared(raw, "resultType", "content", "isError")
-	asks := rawjson.ShortText(r["resultType"]) == "input_required"
-	switch {
-	case asks && len(raw) > MaxAsking:
-		return nil, false, fault.New(fault.Connection, "the server asks for input with %d bytes", len(raw))
-	case asks, len(raw) <= maxRemade && elements(r["content"]) <= maxBlocks:
-		return safeResult(raw, false)
-	}
+// resultInPlace makes a large result for code safe. There is no second copy of it in memory: raw is changed, and
+// returned. It has no line breaks then, blocks of unknown types stay in it, and so do members that have no meaning. It
+// has at most maxWholeBlocks.
+func resultInPlace(ctx context.Context, raw json.RawMessage) (result json.RawMessage, isError bool, err error) {
 	for i := range raw {
 		if raw[i] == '\n' { // a string has none
 			raw[i] = ' '
 		}
 	}
-	blocks := blockCleaner{ctx: ctx, members: rawjson.Object{}}
+	c, count := cleaner{inPlace: true, members: rawjson.Object{}}, 0
 	rawjson.EachMember(raw, func(name string, value json.RawMessage) {
 		switch {
 		case err != nil:
 		case name == "_meta":
 			cleanMetaInPlace(value)
+		case name == "isError":
+			isError = string(value) == "true"
 		case name == "content" && value[0] != '[':
 			err = overwrite(value, json.RawMessage("[]"), "its content is not an array")
 		case name == "content":
 			rawjson.EachElement(value, func(block json.RawMessage) {
-				if err == nil {
-					err = blocks.clean(block)
+				if err != nil {
+					return
+				}
+				if err = checkCount(ctx, &count); err == nil {
+					_, err = c.block(block)
 				}
 			})
 		}
@@ -69,7 +69,19 @@ func WholeResult(ctx context.Context, raw json.RawMessage) (result json.RawMessa
 	if err != nil {
 		return nil, false, err
 	}
-	return raw, string(r["isError"]) == "true", nil
+	return raw, isError, nil
+}
+
+// checkCount counts one block more. It returns an error if there are too many, or now and then if the context has ended.
+func checkCount(ctx context.Context, count *int) error {
+	switch *count++; {
+	case *count > maxWholeBlocks:
+		return fault.Limit("content_blocks", *count, maxWholeBlocks, "the server's answer has more than %d content "+
+			"blocks", maxWholeBlocks)
+	case *count%1000 == 0 && ctx.Err() != nil:
+		return ended(ctx)
+	}
+	return nil
 }
 
 // elements returns how many elements an array has.
@@ -85,41 +97,6 @@ func overwrite(value, with json.RawMessage, text string) error {
 	}
 	for i := copy(value, with); i < len(value); i++ {
 		value[i] = ' '
-	}
-	return nil
-}
-
-// blockCleaner makes the blocks of one large result safe in place.
-type blockCleaner struct {
-	ctx     context.Context
-	members rawjson.Object // of the current block
-	count   int
-}
-
-// blockMembers are the members of a block that are looked at.
-var blockMembers = []string{"type", "text", "data", "mimeType", "uri", "name", "resource", "_meta"}
-
-// clean is safeBlock for a block of a large result.
-func (c *blockCleaner) clean(block json.RawMessage) error {
-	switch c.count++; {
-	case c.count > maxWholeBlocks:
-		return fault.Limit("content_blocks", c.count, maxWholeBlocks, "the server's answer has more than %d content "+
-			"blocks", maxWholeBlocks)
-	case c.count%1000 == 0 && c.ctx.Err() != nil:
-		return ended(c.ctx)
-	}
-	if !rawjson.IsObject(block) {
-		const text = "a block that is not an object was left out"
-		return overwrite(block, textBlock("["+text+"]"), text)
-	}
-	b := c.members
-	rawjson.TakeShared(b, block, blockMembers...)
-	kind := rawjson.ShortText(b["type"])
-	if problem, _ := blockProblem(kind, b); problem != "" {
-		return overwrite(block, leftOut(kind, problem), "in a block of type "+kind+", "+problem)
-	}
-	if meta, ok := b["_meta"]; ok {
-		cleanMetaInPlace(meta)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"sandlot/internal/rawjson"
 )
 
-// padding makes a result large enough for WholeResult not to make it anew.
+// padding makes a result large enough for Result not to make it anew.
 var padding = `"padding":"` + strings.Repeat(`\n`, maxRemade/2+1) + `"`
 
 // Code gets a large result as the server sent it, but for what no client gets. Nothing is copied.
@@ -44,7 +44,7 @@ func TestWholeResult(t *testing.T) {
 				want = tt.want
 			}
 			first := &raw[0]
-			got, isError, err := WholeResult(t.Context(), raw)
+			got, isError, err := Result(t.Context(), raw, true)
 			if want == "error" {
 				if err == nil {
 					t.Errorf("got %.200s", got)
@@ -65,13 +65,37 @@ func TestWholeResult(t *testing.T) {
 		})
 	}
 	small := `{"content":[{"type":"new"}]}`
-	got, _, err := WholeResult(t.Context(), json.RawMessage(small))
+	got, _, err := Result(t.Context(), json.RawMessage(small), true)
 	if err != nil || !strings.Contains(string(got), "unknown type") {
 		t.Errorf("a small one: %s, %v", got, err)
 	}
 	many := `{"content":[` + strings.Repeat(`{"type":"text","text":""},`, maxBlocks) + `{"type":"text","text":"last"}]}`
-	if got, _, err := WholeResult(t.Context(), json.RawMessage(many)); err != nil || string(got) != many {
+	if got, _, err := Result(t.Context(), json.RawMessage(many), true); err != nil || string(got) != many {
 		t.Errorf("many blocks: %d bytes, %v", len(got), err)
+	}
+}
+
+// TestBlocksAlike: which block is left out, and what is said of it, does not depend on how large the result for code is.
+func TestBlocksAlike(t *testing.T) {
+	pad := `,"pad":"` + strings.Repeat("x", 200) + `"}`
+	for _, block := range []string{`{"type":"text","text":5`, `{"type":"image","data":"QQ=","mimeType":"image/png"`,
+		`{"type":"image","data":"QQ=="`, `{"type":"audio","data":7,"mimeType":"audio/wav"`, `{"type":"resource_link"`,
+		`{"type":"resource_link","uri":"notes/1","name":"n"`, `{"type":"resource","resource":{"uri":"a:b"}`,
+		`{"type":"resource","resource":{"uri":"a:b","blob":"!"}`, `{"type":"resource"`,
+		`{"type":"resource","resource":{"uri":"x","text":"t"}`} {
+		var texts []string
+		for _, more := range []string{"", "," + padding} {
+			got, _, err := Result(t.Context(), json.RawMessage(`{"content":[`+block+pad+`]`+more+`}`), true)
+			var r struct{ Content []struct{ Type, Text string } }
+			if err = errors.Join(err, json.Unmarshal(got, &r)); err != nil || len(r.Content) != 1 {
+				t.Fatalf("%s: %v", block, err)
+			}
+			texts = append(texts, r.Content[0].Type+": "+r.Content[0].Text)
+		}
+		// A text that is a number is repaired where there is space.
+		if texts[0] != texts[1] && !strings.Contains(block, `"text":5`) || !strings.Contains(texts[1], "was left out: ") {
+			t.Errorf("%s: %q", block, texts)
+		}
 	}
 }
 
@@ -80,29 +104,29 @@ func TestWholeResult(t *testing.T) {
 func TestManyBlocks(t *testing.T) {
 	blocks := func(n int) string { return strings.Repeat(`{},`, n-1) + `{}` }
 	most := `{"content":[` + blocks(maxWholeBlocks) + `]}`
-	if got, _, err := WholeResult(t.Context(), json.RawMessage(most)); err != nil || string(got) != most {
+	if got, _, err := Result(t.Context(), json.RawMessage(most), true); err != nil || string(got) != most {
 		t.Errorf("%d bytes of %d, %v", len(got), len(most), err)
 	}
 	for _, raw := range []string{`{"content":[` + blocks(maxWholeBlocks+1) + `]}`,
 		`{"content":[` + blocks(maxWholeBlocks) + `],"content":[{}],` + padding + `}`} {
-		_, _, err := WholeResult(t.Context(), json.RawMessage(raw))
+		_, _, err := Result(t.Context(), json.RawMessage(raw), true)
 		if !fault.Is(err, fault.ResourceLimit) || !strings.Contains(err.Error(), "more than 100000 content blocks") {
 			t.Errorf("too many: %v", err)
 		}
 	}
 	raw := json.RawMessage(`{"content":[` + blocks(50_000) + `]}`)
-	if n := testing.AllocsPerRun(1, func() { _, _, _ = WholeResult(t.Context(), raw) }); n > 1000 {
+	if n := testing.AllocsPerRun(1, func() { _, _, _ = Result(t.Context(), raw, true) }); n > 1000 {
 		t.Errorf("%v allocations for 50,000 blocks", n)
 	}
 	ctx, lose := context.WithCancelCause(t.Context())
 	lose(errors.New("others wait"))
-	if _, _, err := WholeResult(ctx, raw); !fault.Is(err, fault.Connection) ||
+	if _, _, err := Result(ctx, raw, true); !fault.Is(err, fault.Connection) ||
 		!strings.Contains(err.Error(), "others wait") {
 		t.Errorf("of which the memory is lost: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := WholeResult(ctx, raw); !fault.Is(err, fault.Canceled) {
+	if _, _, err := Result(ctx, raw, true); !fault.Is(err, fault.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -125,7 +149,7 @@ func FuzzWholeResult(f *testing.F) {
 		if len(all) == 0 {
 			comma = ""
 		}
-		got, _, err := WholeResult(t.Context(), json.RawMessage(text[:len(text)-1]+comma+padding+"}"))
+		got, _, err := Result(t.Context(), json.RawMessage(text[:len(text)-1]+comma+padding+"}"), true)
 		if err != nil {
 			return
 		}

@@ -85,10 +85,10 @@ func TestReferencesInQuestions(t *testing.T) {
 				t.Errorf("asked %s: %v", params, err)
 			}
 			asks := json.RawMessage(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":` + params + `}}}`)
-			if _, _, err := catalog.SafeResult(asks); (err == nil) != good {
+			if _, _, err := catalog.Result(t.Context(), asks, false); (err == nil) != good {
 				t.Errorf("a call's %s: %v", asks, err)
 			}
-			if _, err := catalog.SafeOtherResult("prompts/get", "", asks); (err == nil) != good {
+			if _, err := catalog.OtherResult("prompts/get", "", asks); (err == nil) != good {
 				t.Errorf("another's %s: %v", asks, err)
 			}
 			r := Request{Client: client("A")}
@@ -100,7 +100,7 @@ func TestReferencesInQuestions(t *testing.T) {
 	}
 	// One that cannot be read hides none beside it.
 	asks := json.RawMessage(`{"resultType":"input_required","inputRequests":{"a":1,"b":{"method":"elicitation/create","params":{"requestedSchema":{"$ref":"https://x"}}}}}`)
-	if _, _, err := catalog.SafeResult(asks); err == nil {
+	if _, _, err := catalog.Result(t.Context(), asks, false); err == nil {
 		t.Error("questions that cannot be read are passed on")
 	}
 }
