@@ -22,8 +22,8 @@ import (
 func isLikeAMac(t testing.TB) bool { return siteOf(t).program != "" }
 
 // TestMac runs the tests of onBoth and onElsewhere with servers that have what a Mac has, and no more: no gVisor, no
-// folder that a sandbox could have, and a daemon that is elsewhere, as Docker Desktop is, and that they find by
-// themselves. So sandboxes are made of an image, workspaces are volumes, and `sandlot-agent connect` carries the
+// folder that a sandbox could have, and a daemon that is elsewhere, as Docker Desktop is, and that a context names.
+// So sandboxes are made of an image, workspaces are volumes, and `sandlot-agent connect` carries the
 // connections. What cannot be there checks something else: of shared folders, that the user is told (TestVolumes), or
 // nothing (the full volume of TestFolders); ps names no processes; and no server loses an agent by the folder of its
 // socket (TestKilledWhileRecovering).

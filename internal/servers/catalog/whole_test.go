@@ -75,6 +75,30 @@ func TestWholeResult(t *testing.T) {
 	}
 }
 
+// TestBlocksAlike: which block is left out, and what is said of it, does not depend on how large the result for code is.
+func TestBlocksAlike(t *testing.T) {
+	pad := `,"pad":"` + strings.Repeat("x", 200) + `"}`
+	for _, block := range []string{`{"type":"text","text":5`, `{"type":"image","data":"QQ=","mimeType":"image/png"`,
+		`{"type":"image","data":"QQ=="`, `{"type":"audio","data":7,"mimeType":"audio/wav"`, `{"type":"resource_link"`,
+		`{"type":"resource_link","uri":"notes/1","name":"n"`, `{"type":"resource","resource":{"uri":"a:b"}`,
+		`{"type":"resource","resource":{"uri":"a:b","blob":"!"}`, `{"type":"resource"`,
+		`{"type":"resource","resource":{"uri":"x","text":"t"}`} {
+		var texts []string
+		for _, more := range []string{"", "," + padding} {
+			got, _, err := Result(t.Context(), json.RawMessage(`{"content":[`+block+pad+`]`+more+`}`), true)
+			var r struct{ Content []struct{ Type, Text string } }
+			if err = errors.Join(err, json.Unmarshal(got, &r)); err != nil || len(r.Content) != 1 {
+				t.Fatalf("%s: %v", block, err)
+			}
+			texts = append(texts, r.Content[0].Type+": "+r.Content[0].Text)
+		}
+		// A text that is a number is repaired where there is space.
+		if texts[0] != texts[1] && !strings.Contains(block, `"text":5`) || !strings.Contains(texts[1], "was left out: ") {
+			t.Errorf("%s: %q", block, texts)
+		}
+	}
+}
+
 // A result may have many blocks, but not so many that reading them takes seconds, be they in one member or in several.
 // Nothing is allocated for each. Reading ends when the call does, or the memory is lost.
 func TestManyBlocks(t *testing.T) {
