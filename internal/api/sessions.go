@@ -55,12 +55,13 @@ func arguments(argument, parameter string) input[tool.Call] {
 }
 
 // labelled reads the labels that the listed sessions have.
-func labelled(w http.ResponseWriter, r *http.Request) (hub.Arguments, error) {
-	a, err := arguments("", "")(w, r)
+func labelled(w http.ResponseWriter, r *http.Request) (tool.Call, error) {
+	values := map[string]any{}
 	if labels := r.URL.Query()["label"]; len(labels) > 0 {
-		a.Values["labels"] = labels
+		values["labels"] = labels
 	}
-	return a, err
+	args, err := json.Marshal(values)
+	return tool.NewCall(auth.Principal{}, "", args, reservedFor(w)), err
 }
 
 // The bodies of requests, for their description.
