@@ -103,14 +103,14 @@ func (t *Tools) getSessions(ctx context.Context, c tool.Call, in sessionsInput) 
 	if err != nil {
 		return nil, err
 	}
-	wanted := map[string]*string{}
 	for _, l := range in.Labels {
-		key, value := property.Label(l)
-		wanted[key] = value
+		if key, _ := property.Label(l); key == "" {
+			return nil, fault.Argument("labels", "a label is KEY=VALUE, or KEY for any value")
+		}
 	}
 	rows, lines := []Session{}, []string{}
 	for _, info := range infos {
-		if !property.Matches(info.Labels, wanted) {
+		if !property.Matches(info.Labels, in.Labels) {
 			continue
 		}
 		row := sessionRow(info)
@@ -124,7 +124,7 @@ func (t *Tools) getSessions(ctx context.Context, c tool.Call, in sessionsInput) 
 			info.Flavor.Name, row.Used, row.Line()))
 	}
 	none := "No sessions. The first execute_code or execute_command makes one."
-	if len(wanted) > 0 {
+	if len(in.Labels) > 0 {
 		none = "No session has these labels."
 	}
 	text := cmp.Or(strings.Join(lines, "\n"), none)
@@ -199,6 +199,9 @@ func (t *Tools) stopSession(ctx context.Context, c tool.Call, in stopSessionInpu
 		return t.pauseSession(ctx, c, in.SessionID)
 	}
 	id := fault.Printable(in.SessionID, 80)
+	if found, err := t.Sessions.Find(c.Principal, in.SessionID); err == nil && id != "home" {
+		id = found // it may be a name
+	}
 	ok, err := t.Sessions.End(ctx, c.Principal, in.SessionID)
 	if err != nil {
 		return nil, err

@@ -173,6 +173,9 @@ func newOp[In, Out any](name policy.Operation,
 		if n, ok := any(in).(resourceInput); ok {
 			r.Resource = n.resource(h, p)
 		}
+		if n, ok := any(&in).(interface{ pin(id string) }); ok && r.Resource.Kind == sessionKind {
+			n.pin(r.Resource.ID)
+		}
 		if d, ok := any(in).(detailInput); ok {
 			r.Detail = d.detail(h, p)
 		}

@@ -21,6 +21,13 @@ type SessionID string
 // isAlias reports whether an id stands for a session: "home", or "new" for one that the request creates.
 func isAlias(id string) bool { return id == "" || id == "home" || id == "new" }
 
+// pin puts the id of the session in place of its name; see isName.
+func (id *SessionID) pin(found string) {
+	if isName(string(*id), found) {
+		*id = SessionID(found)
+	}
+}
+
 // resource implements resourceInput. The session may be another principal's. A session that is not there yet has the
 // id "home" or "new".
 func (id SessionID) resource(h *Hub, p auth.Principal) policy.Resource {
@@ -166,8 +173,28 @@ func (h *Hub) resumeSession(ctx context.Context, p auth.Principal, id SessionID)
 }
 
 func (h *Hub) changeSession(ctx context.Context, p auth.Principal, c SessionChange) (SessionState, error) {
+	if err := h.mayEnd(ctx, p, c); err != nil {
+		return SessionState{}, err
+	}
 	i, err := h.Sessions.Change(ctx, p, string(c.SessionID), c.SessionUpdate)
 	return stateOf(i), err
+}
+
+// mayEnd returns nil if scope and rules allow a principal what happens at the end that a change gives a session: to stop
+// or to pause it.
+func (h *Hub) mayEnd(ctx context.Context, p auth.Principal, c SessionChange) error {
+	if c.EndsAt == nil && c.EndsIn == nil && c.OnEnd == nil {
+		return nil
+	}
+	for _, o := range []policy.Operation{policy.SessionStop, policy.SessionPause} {
+		if p.Scope == "" && !h.Rules.Load().Any(o) && trailOf(ctx) == nil {
+			continue
+		}
+		if _, err := h.permit(ctx, h.sessionRequest(o, p, c.SessionID)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stopAllSessions stops the sessions of all principals.

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/once"
 	"sandlot/internal/policy"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/tool"
 )
 
@@ -157,7 +159,32 @@ func (h *Hub) callRequest(ctx context.Context, f tool.Callable, c *tool.Call) (r
 	}
 	r.Detail, r.DetailFollows = d.Text, f.DetailFollows || invalid != nil
 	r.Resource = h.resourceOf(c.Principal, d)
+	if r.Resource.Kind == sessionKind && isName(d.Session, r.Resource.ID) {
+		c.Args = withSession(c.Args, d.Session, r.Resource.ID)
+	}
 	return r, invalid
+}
+
+// isName reports whether a session with that id was named in another way than by its id, "home" or "new". The name may be
+// another session's by the time when a person has answered: what was decided is done to the session that it was about.
+func isName(given, id string) bool { return given != "" && given != id && !isAlias(given) }
+
+// withSession returns the arguments of a call with the id of a session in place of its name.
+func withSession(args json.RawMessage, name, id string) json.RawMessage {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(args, &members) != nil {
+		return args
+	}
+	var given string
+	if json.Unmarshal(members["session_id"], &given) != nil || given != name {
+		return args
+	}
+	members["session_id"] = rawjson.Quote(id)
+	changed, err := json.Marshal(members)
+	if err != nil {
+		return args
+	}
+	return changed
 }
 
 // needsDetail reports whether what policy has to know of a request matters: to the rules, or to those that may be in

@@ -56,7 +56,9 @@ func (s *Sessions) sweep(ctx context.Context, now time.Time) {
 			session.persistUse()
 			session.tellReplaced(c.booted)
 		case !c.rec.Home && since > s.Retention && !c.State.IsPaused():
-			s.removeIfStopped(ctx, session, fmt.Sprintf("nothing had used it for %s (workspace_retention)", s.Retention))
+			s.removeIfStopped(ctx, session, func(c current) bool {
+				return now.Sub(c.rec.Used) > s.Retention && !c.State.IsPaused()
+			}, fmt.Sprintf("nothing had used it for %s (workspace_retention)", s.Retention))
 		}
 	}
 	s.restUnused(ctx, now, unused)

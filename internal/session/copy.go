@@ -385,7 +385,7 @@ func (s *Sessions) ReserveCopies(ctx context.Context, owner string, a Plan) (byt
 			reason.Files(err))
 	}
 	done, err = s.usage.Reserve(ctx, owner, usage.Amount{Disk: max(bytes*a.Copies+a.More, 1),
-		Copies: bytes * (a.Copies + a.Temporary)})
+		Copies: max(bytes*(a.Copies+a.Temporary), 1)})
 	return bytes, done, err
 }
 

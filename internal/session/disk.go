@@ -98,10 +98,5 @@ func (l *Lease) ReserveUpload(file string, bytes int64) (*usage.Upload, error) {
 	if s.Quotas.Of(owner).DiskMB == 0 {
 		return nil, nil
 	}
-	release, err := s.usage.Reserve(context.Background(), owner, usage.Amount{Disk: bytes})
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	return l.disk.Upload(bytes), nil
+	return s.usage.Upload(owner, l.disk, bytes)
 }

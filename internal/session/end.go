@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/record"
 	"sandlot/internal/session/state"
 )
 
@@ -145,28 +146,33 @@ func (s *Sessions) stopLocked(ctx context.Context, session *Session, why string)
 // live one that they may have.
 const maxStopped = 5
 
-// limitStopped removes the owner's oldest sessions that are stopped or sleep when there are too many, and the oldest
-// paused ones when there are too many of those.
+// limitStopped removes the owner's oldest sessions that are stopped or sleep when there are too many, and the oldest of
+// those that were paused at their end when too many are paused. What somebody has paused stays.
 func (s *Sessions) limitStopped(ctx context.Context, owner string) {
-	stopped := s.filter(func(c current) bool {
-		return c.rec.Owner == owner && !c.rec.Home && c.rec.State != Live && !c.hasSandbox() && !c.State.IsPaused()
-	})
 	most := maxStopped * s.MaxSessions
-	for _, session := range stopped[:max(0, len(stopped)-most)] {
-		s.removeIfStopped(ctx, session, fmt.Sprintf("of your sessions that are stopped or sleep, the %d that were used last are "+
-			"kept", most))
+	rests := func(c current) bool {
+		return c.rec.Owner == owner && !c.rec.Home && c.rec.State != Live && !c.hasSandbox() && !c.State.IsPaused()
 	}
-	paused := s.pausedOf(owner)
-	for _, session := range paused[:max(0, len(paused)-most)] {
-		s.removeIfStopped(ctx, session, fmt.Sprintf("of your sessions that are paused, the %d that were used last are kept",
-			most))
+	stopped := s.filter(rests)
+	for _, session := range stopped[:max(0, len(stopped)-most)] {
+		s.removeIfStopped(ctx, session, rests, fmt.Sprintf("of your sessions that are stopped or sleep, the %d that were "+
+			"used last are kept", most))
+	}
+	atEnd := func(c current) bool {
+		return c.rec.Owner == owner && !c.rec.Home && c.State.IsPaused() && c.rec.PausedBy == record.ByEnd
+	}
+	paused, ended := len(s.pausedOf(owner)), s.filter(atEnd)
+	for _, session := range ended[:min(len(ended), max(0, paused-most))] {
+		s.removeIfStopped(ctx, session, atEnd, fmt.Sprintf("%d of your sessions are paused, at most %d are kept, and it was "+
+			"the one used longest ago of those that were paused at their end", paused, most))
 	}
 }
 
-// removeIfStopped removes a stopped session, unless a call uses it again. why can end a sentence.
-func (s *Sessions) removeIfStopped(ctx context.Context, session *Session, why string) {
+// removeIfStopped removes a stopped session for which that still holds, unless a call uses it again. why can end a
+// sentence.
+func (s *Sessions) removeIfStopped(ctx context.Context, session *Session, holds func(current) bool, why string) {
 	_ = session.own(ctx, atOnce, func() error {
-		if c := session.current(); !c.hasSandbox() && c.Calls == 0 {
+		if c := session.current(); !c.hasSandbox() && c.Calls == 0 && holds(c) {
 			s.removeStored(ctx, session, why)
 		}
 		return nil
@@ -185,11 +191,14 @@ func (s *Sessions) removeStored(ctx context.Context, session *Session, why strin
 		return
 	}
 	s.gone.add(r.ID, r.Owner, why)
-	s.dropName(r, session)
-	r.State, r.Sandbox, r.Name = Removed, "", "" // another session may have its name from now on
+	named := r
+	r.State, r.Sandbox, r.Name = Removed, "", ""
 	s.publish(r, event.SessionRemoved, "", 0)
 	if err := s.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
 		s.Log.Error("could not store that a session is removed", "session", r.ID, "error", err)
+		defer s.dropName(named, session) // after the record, if that can be removed
+	} else {
+		s.dropName(named, session) // another session may have its name from now on
 	}
 	s.mu.Lock()
 	delete(s.sessions, r.ID)
@@ -223,19 +232,31 @@ func (s *Session) stopSandbox(why string) {
 }
 
 // endSession stops a session's sandbox, and, unless it is a home, removes its workspace and
-// record. A home that is paused stays so.
-func (s *Sessions) endSession(ctx context.Context, session *Session, why string) {
-	// The holder of the lock may be waiting for the sandbox: destroy it before acquire.
-	session.stopSandbox(why)
+// record. A home that is paused stays so. The error is that of may, of a session that is not to end.
+func (s *Sessions) endSession(ctx context.Context, session *Session, why string, may func(Record) error) error {
+	if err := may(session.record()); err != nil {
+		return err
+	}
+	// What is being done with the session may be waiting for the sandbox: destroy it before.
+	if why != reachedEnd {
+		session.stopSandbox(why)
+	}
 	first := tries
 	if session.current().State.Ends() { // ending it has just failed
 		first = waits
 	}
+	var err error
 	_ = session.own(ctx, first, func() error {
-		s.endLocked(ctx, session, why)
+		if err = may(session.record()); err == nil { // it may have been paused meanwhile
+			s.endLocked(ctx, session, why)
+		}
 		return nil
 	})
+	return err
 }
+
+// always lets a session end.
+func always(Record) error { return nil }
 
 // endLocked is endSession for a session whose turn it is.
 func (s *Sessions) endLocked(ctx context.Context, session *Session, why string) {
@@ -273,18 +294,22 @@ func (s *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
 	if session == nil {
 		return id == "home"
 	}
-	s.endSession(context.WithoutCancel(ctx), session, stoppedByUser)
+	_ = s.endSession(context.WithoutCancel(ctx), session, stoppedByUser, always)
 	return true
 }
 
 // End is Stop, but for a session that an operator has paused: it stays until an operator resumes it.
 func (s *Sessions) End(ctx context.Context, p auth.Principal, id string) (found bool, err error) {
-	if session := s.ownedSession(p, id); session != nil {
-		if r := session.record(); !mayResume(p, r) {
-			return true, session.pausedFault()
-		}
+	session := s.ownedSession(p, id)
+	if session == nil {
+		return id == "home", nil
 	}
-	return s.Stop(ctx, p, id), nil
+	return true, s.endSession(context.WithoutCancel(ctx), session, stoppedByUser, func(r Record) error {
+		if !mayResume(p, r) {
+			return session.pausedFault()
+		}
+		return nil
+	})
 }
 
 // Close detaches all sandboxes. They live on for the next server.
@@ -314,7 +339,7 @@ func (s *Sessions) StopOwned(ctx context.Context) {
 func (s *Sessions) StopAll(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, session := range s.all() {
-		wg.Go(func() { s.endSession(ctx, session, stoppedByUser) })
+		wg.Go(func() { _ = s.endSession(ctx, session, stoppedByUser, always) })
 	}
 	wg.Wait()
 }

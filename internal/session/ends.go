@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -47,8 +48,11 @@ func (s *Sessions) endDue(ctx context.Context) {
 	now := time.Now()
 	var work errgroup.Group
 	work.SetLimit(sleepAtOnce())
-	for _, session := range s.filter(func(c current) bool { return c.rec.Ends(now) }) {
+	for _, session := range inTurns(s.filter(func(c current) bool { return c.rec.Ends(now) }), (*Session).owner) {
 		work.Go(func() error {
+			if ctx.Err() != nil {
+				return nil
+			}
 			if err := s.reachEnd(ctx, session); err != nil && ctx.Err() == nil {
 				s.Log.Warn("a session has reached its end, and could not be ended; it is tried again", "session",
 					session.record().ID, "error", err)
@@ -83,20 +87,39 @@ func (s *Sessions) reachEnd(ctx context.Context, session *Session) error {
 	}
 	ctx = context.WithoutCancel(ctx)
 	if r.OnEnd != record.PauseOnEnd {
-		s.endSession(ctx, session, reachedEnd)
+		_ = s.endSession(ctx, session, reachedEnd, func(r Record) error {
+			if !r.Ends(time.Now()) { // somebody has changed it meanwhile
+				return errEndMoved
+			}
+			return nil
+		})
 		return nil
 	}
+	if c := session.current(); time.Now().Before(c.endAgain) {
+		return c.endErr
+	}
 	err := session.own(ctx, unused|adopts, func() error {
-		if r := session.record(); !r.Ends(time.Now()) { // somebody has changed it meanwhile
+		if r := session.record(); !r.Ends(time.Now()) {
 			return nil
 		}
 		return s.pauseLocked(ctx, session, record.ByEnd)
 	})
 	if err == nil {
 		s.limitStopped(ctx, r.Owner)
+		return nil
+	}
+	if !errors.Is(err, errInUse) { // it has written an image, perhaps, and would do so again and again
+		session.mu.Lock()
+		session.cur.endAgain, session.cur.endErr = time.Now().Add(endPause), err
+		session.mu.Unlock()
 	}
 	return err
 }
+
+var errEndMoved = errors.New("the session ends later")
+
+// endPause is for how long a session is left alone that could not be paused at its end.
+const endPause = time.Minute
 
 // openEnded returns the fault for a call of a session that has reached the end of its life, which ends; nil: it has
 // not, or goes on, as homes do.
@@ -109,7 +132,7 @@ func (s *Sessions) openEnded(ctx context.Context, session *Session) error {
 	switch {
 	case session.current().removed():
 		return s.notFound(r.Owner, r.ID)
-	case err != nil && fault.Is(err, fault.ResourceLimit):
+	case errors.Is(err, errInUse):
 		return fault.Wrap(fault.SessionPaused, err, "%s: it has reached its end, and is paused as soon as the calls that "+
 			"use it have ended", r.ID).With("session_id", r.ID).With("paused_by", "end")
 	}

@@ -300,7 +300,7 @@ type liveSession struct {
 	usage   agent.Usage
 }
 
-func (l liveSession) owner() string { return l.session.record().Owner }
+func (l liveSession) owner() string { return l.session.owner() }
 
 // mostToLose returns the sessions with a sandbox: first those in which something runs, then those with much in their
 // memory.

@@ -9,6 +9,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/record"
 	"sandlot/internal/session/state"
@@ -21,10 +22,14 @@ func (s *Sessions) Pause(ctx context.Context, p auth.Principal, id string) (Info
 	if err != nil {
 		return Info{}, err
 	}
-	if err := s.mayPauseMore(session); err != nil {
-		return Info{}, err
-	}
-	err = session.own(ctx, unused|adopts, func() error { return s.pauseLocked(ctx, session, p.ID) })
+	err = session.own(ctx, unused|adopts, func() error {
+		if p.ID == session.owner() { // an operator may always
+			if err := s.mayPauseMore(session); err != nil {
+				return err
+			}
+		}
+		return s.pauseLocked(ctx, session, p.ID)
+	})
 	if err != nil {
 		return Info{}, err
 	}
@@ -81,7 +86,8 @@ func (s *Sessions) pauseLocked(ctx context.Context, session *Session, by string)
 
 // mayPass reports whether a session that could not be frozen may be frozen later.
 func mayPass(err error) bool {
-	return reason.Passes(err) || errors.Is(err, errInUse) || errors.Is(err, context.Canceled)
+	return !errors.Is(err, sandbox.ErrReplaced) && (reason.Passes(err) || errors.Is(err, errInUse) ||
+		errors.Is(err, context.Canceled))
 }
 
 // pauseLive pauses a session with a sandbox. After an error the session goes on, unless its sandbox has died. It is
@@ -124,20 +130,24 @@ func (s *Sessions) Resume(ctx context.Context, p auth.Principal, id string) (i I
 	if err != nil {
 		return i, "", err
 	}
-	asleep, err := s.resume(ctx, p, session)
-	if err != nil {
+	if notice, err = s.resumeLeased(ctx, p, session); err != nil {
 		return i, "", err
 	}
-	if asleep {
-		session.note(state.Leased)
-		l := &Lease{Session: session}
-		_, _, err = session.ensureSandbox(ctx, true)
-		l.Release()
-		if err != nil {
-			notice = "It can be used again, and was not woken yet: " + fault.From(err).Text()
-		}
-	}
 	return session.info(ctx), notice, nil
+}
+
+// resumeLeased is Resume of a session that nothing removes meanwhile.
+func (s *Sessions) resumeLeased(ctx context.Context, p auth.Principal, session *Session) (notice string, err error) {
+	session.note(state.Leased)
+	defer (&Lease{Session: session}).Release()
+	asleep, err := s.resume(ctx, p, session)
+	if err != nil || !asleep {
+		return "", err
+	}
+	if _, _, err = session.ensureSandbox(ctx, true); err != nil {
+		return "It can be used again, and was not woken yet: " + fault.From(err).Text(), nil
+	}
+	return "", nil
 }
 
 // resume ends the pause of a session, and reports whether that sleeps now. It does nothing to one that is not paused.

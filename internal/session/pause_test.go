@@ -244,13 +244,37 @@ func TestPausedBounds(t *testing.T) {
 		if _, err := w.Pause(t.Context(), ann, id); !fault.Is(err, fault.ResourceLimit) {
 			t.Errorf("one more: %v", err)
 		}
-		w.set(ann, id, property.New{EndsIn: "1ms", OnEnd: "pause"})
-		time.Sleep(2 * time.Millisecond)
-		w.endDue(t.Context())
-		if w.status(id) != "paused" || w.byID(all[0]) != nil {
-			t.Errorf("at its end it is %s, and the oldest one stays", w.status(id))
+		operator := bob
+		operator.Roles = auth.NewRoles(auth.Operator)
+		ends := func(id string) {
+			w.set(ann, id, property.New{EndsIn: "1ms", OnEnd: "pause"})
+			time.Sleep(2 * time.Millisecond)
+			w.endDue(t.Context())
 		}
-		all = append(all[1:], id)
+		if _, err := w.Pause(t.Context(), operator, id); err != nil { // whoever the owner is, and whatever they have paused
+			t.Errorf("by an operator: %v", err)
+		}
+		first, second := w.use(ann, OpenRequest{ID: "new"}).ID(), ""
+		if ends(first); w.byID(first) != nil {
+			t.Errorf("one too many at its end is %s", w.status(first))
+		}
+		w.Resume(t.Context(), operator, id)
+		w.Resume(t.Context(), ann, all[0])
+		w.Resume(t.Context(), ann, all[1])
+		all = append(all[2:], id)
+		for _, one := range []*string{&first, &second} {
+			*one = w.use(ann, OpenRequest{ID: "new"}).ID()
+			w.sleepUnused(t.Context(), w.byID(*one), "it was idle")
+			ends(*one)
+		}
+		if w.Pause(t.Context(), operator, id); w.status(id) != "paused" {
+			t.Fatalf("by an operator: it is %s", w.status(id))
+		}
+		w.limitStopped(t.Context(), ann.ID)
+		if w.byID(first) != nil || w.status(second) != "paused" {
+			t.Errorf("the older of two that were paused at their end stays, or the other one is %s", w.status(second))
+		}
+		all = append(all, second)
 		for _, id := range all {
 			if w.status(id) != "paused" {
 				t.Fatalf("one of the paused sessions is %s", w.status(id))
@@ -377,4 +401,69 @@ func TestCrashPausing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPausedMeanwhile: what somebody does with a session counts when it is its turn, not when it was asked for: its user
+// does not end what an operator is pausing, and it does not end at a time that was moved.
+func TestPausedMeanwhile(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		operator := bob
+		operator.Roles = auth.NewRoles(auth.Operator)
+		asleep, late := w.asleep("x"), w.use(ann, OpenRequest{ID: "new"}).ID()
+		busy := func(id string) (end func()) {
+			if err := w.byID(id).acquire(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return w.byID(id).release
+		}
+		end := busy(asleep)
+		stopped := make(chan error)
+		go func() {
+			_, err := w.End(context.Background(), ann, asleep)
+			stopped <- err
+		}()
+		time.Sleep(20 * time.Millisecond) // it waits for its turn
+		if err := w.pauseLocked(t.Context(), w.byID(asleep), operator.ID); err != nil {
+			t.Fatal(err)
+		}
+		end()
+		if err := <-stopped; !fault.Is(err, fault.SessionPaused) || w.byID(asleep) == nil {
+			t.Errorf("its user has ended it: %v", err)
+		}
+		w.set(ann, late, property.New{EndsIn: "1ms"})
+		time.Sleep(2 * time.Millisecond)
+		end = busy(late)
+		ended := make(chan error)
+		go func() { ended <- w.reachEnd(context.Background(), w.byID(late)) }()
+		time.Sleep(20 * time.Millisecond)
+		if err := w.changeLocked(w.byID(late), property.New{EndsIn: "1h"}.Change()); err != nil {
+			t.Fatal(err)
+		}
+		end()
+		if <-ended; w.byID(late) == nil || w.byID(late).current().booted == nil {
+			t.Error("it has ended though its end was moved")
+		}
+	})
+}
+
+// TestTakenName: a name that another session has costs no sandbox, and puts no session to sleep.
+func TestTakenName(t *testing.T) {
+	in(t, sleeps, func(t *testing.T, w *testSessions) {
+		named := OpenRequest{ID: "new", Set: property.New{Name: "build"}.Change()}
+		for range w.MaxSessions {
+			w.use(ann, named)
+			named = OpenRequest{ID: "new"}
+		}
+		before, _ := w.fake.Count()
+		named.Set = property.New{Name: "build"}.Change()
+		w.fails(ann, named, fault.InvalidParameters, "you have a session build already")
+		if after, _ := w.fake.Count(); after != before {
+			t.Errorf("%d sandboxes were made, or ended", after-before)
+		}
+		for _, session := range w.all() {
+			if session.record().State != Live {
+				t.Errorf("a session is %s", session.record().State)
+			}
+		}
+	})
 }

@@ -92,6 +92,9 @@ type current struct {
 	awakeUntil time.Time
 	// jobsUntil: until then it stays awake while something runs in the background.
 	jobsUntil time.Time
+	// endAgain: until then it is not tried again to pause it at its end, which has failed with endErr.
+	endAgain time.Time
+	endErr   error
 	// warning is what the user is to be told of that, once for each sandbox: then warned is true.
 	warning string
 	// untold is a notice that nobody has read, as its call was cancelled.
@@ -127,6 +130,8 @@ func (s *Session) current() current {
 }
 
 func (s *Session) record() Record { return s.current().rec }
+
+func (s *Session) owner() string { return s.record().Owner }
 
 // update changes the record, first in the store, then in memory. It does nothing for a
 // session that is removed.
@@ -164,9 +169,7 @@ func (s *Session) updateOrLog(what string, change func(*Record)) {
 // keepNotice it is left to the next call.
 func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.Booted, notice string, err error) {
 	if c := s.current(); c.booted != nil && c.rec.Lost == "" &&
-		(c.asleepFor == 0 && c.warning == "" && c.untold == "" && endNotice(c.rec, time.Now()) == "" || keepNotice) &&
-		!c.removed() &&
-		c.booted.Agent.Linked() {
+		(c.asleepFor == 0 && c.warning == "" && c.untold == "" || keepNotice) && !c.removed() && c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
 	err = s.own(ctx, adopts, func() (err error) {
@@ -186,7 +189,7 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 }
 
 // takeNotice returns what the user is to be told once: what was lost since the last call, or that the session was
-// asleep, and before that what an earlier call was to tell; and, with each call, that the session ends soon.
+// asleep, and before that what an earlier call was to tell.
 func (s *Session) takeNotice() (string, error) {
 	notice, err := s.newNotice()
 	if err != nil {
@@ -196,14 +199,14 @@ func (s *Session) takeNotice() (string, error) {
 	defer s.mu.Unlock()
 	notice = strings.TrimSpace(s.cur.untold + " " + notice)
 	s.cur.untold = ""
-	return strings.TrimSpace(notice + " " + endNotice(s.cur.rec, time.Now())), nil
+	return notice, nil
 }
 
 // LeaveNotice leaves the notice to the next call.
 func (l *Lease) LeaveNotice() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cur.untold = strings.TrimSpace(l.cur.untold + " " + l.Notice)
+	l.cur.untold = strings.TrimSpace(l.cur.untold + " " + l.told)
 }
 
 // newNotice is takeNotice without what an earlier call was to tell.
@@ -434,6 +437,7 @@ type Lease struct {
 	// Snapshot is the name of the snapshot that was made for the call before it; empty: none was.
 	Snapshot string
 	Notice   string // what the user is to be told about the time since the last call; empty: nothing
+	told     string // the part of Notice that is told once
 	once     sync.Once
 	late     atomic.Bool // the agent has let a call's limit pass, and says that it lives
 }

@@ -197,12 +197,15 @@ func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*
 			l.Release()
 		}
 	}()
-	if l.Booted, l.Notice, err = session.ensureSandbox(ctx, a.KeepNotice); err != nil {
+	if l.Booted, l.told, err = session.ensureSandbox(ctx, a.KeepNotice); err != nil {
 		l.Release()
 		if created {
-			s.endSession(context.WithoutCancel(ctx), session, stoppedByUser)
+			_ = s.endSession(context.WithoutCancel(ctx), session, stoppedByUser, always)
 		}
 		return nil, err
+	}
+	if l.Notice = l.told; !a.KeepNotice {
+		l.Notice = strings.TrimSpace(l.told + " " + endNotice(session.record(), time.Now()))
 	}
 	s.setIdentity(ctx, p, l.Booted)
 	s.applyBound(ctx, session.record(), l.Booted)
@@ -325,6 +328,17 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 	if err := s.checkEnd(Record{}, Record{OnEnd: r.OnEnd, Runtime: rt.Name()}); err != nil {
 		return nil, err
 	}
+	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), disk: usage.NewDisk(0, now),
+		cur: current{rec: r}}
+	if err := s.takeName(r, session); err != nil { // before anything is made for it
+		return nil, err
+	}
+	made := false
+	defer func() {
+		if !made {
+			s.dropName(r, session)
+		}
+	}()
 	release, err := s.usage.Reserve(ctx, p.ID, usage.Of(home, f))
 	if err != nil {
 		return nil, err
@@ -343,13 +357,15 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		release()
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), meter: meter, disk: usage.NewDisk(0, now),
-		cur: current{rec: r, Status: state.Of(begins), booted: booted, release: release}}
+	session.mu.Lock() // another call may look whose its name is
+	session.meter, session.cur = meter, current{rec: r, Status: state.Of(begins), booted: booted, release: release}
+	session.mu.Unlock()
 	if err := s.add(ctx, session); err != nil {
 		session.commit()
 		s.discard(booted, r.Workspace)
 		return nil, err
 	}
+	made = true
 	s.announceEnd()
 	session.applyPolicy() // it may have changed before the session was added
 	s.publish(r, event.SessionCreated, r.Template, 0)

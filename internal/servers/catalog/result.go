@@ -267,8 +267,10 @@ func (c *cleaner) block(raw json.RawMessage) (json.RawMessage, error) {
 	b := c.open(raw)
 	if b == nil {
 		const leftOut = "a block that is not an object was left out"
-		if text := asText(raw); text != nil && !c.inPlace {
-			return textBlock(rawjson.Text(text)), nil
+		if !c.inPlace { // a text of it would be a copy
+			if text := asText(raw); text != nil {
+				return textBlock(rawjson.Text(text)), nil
+			}
 		}
 		return c.replace(raw, textBlock("["+leftOut+"]"), leftOut)
 	}

@@ -208,9 +208,10 @@ func duration(text string) (d time.Duration, ok bool) {
 	return d, err == nil
 }
 
-// Matches reports whether a session has labels: of a key with the value nil, any value.
-func Matches(labels map[string]string, wanted map[string]*string) bool {
-	for key, value := range wanted {
+// Matches reports whether a session has all wanted labels, each as Label parses it.
+func Matches(labels map[string]string, wanted []string) bool {
+	for _, label := range wanted {
+		key, value := Label(label)
 		has, ok := labels[key]
 		if !ok || value != nil && has != *value {
 			return false

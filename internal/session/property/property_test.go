@@ -63,10 +63,12 @@ func TestLabels(t *testing.T) {
 	}
 	for query, want := range map[string]bool{"team": true, "team=web": true, "team=": false, "team=we": false,
 		"other": false} {
-		key, value := Label(query)
-		if got := Matches(map[string]string{"team": "web"}, map[string]*string{key: value}); got != want {
+		if got := Matches(map[string]string{"team": "web"}, []string{query}); got != want {
 			t.Errorf("%s: %v", query, got)
 		}
+	}
+	if Matches(map[string]string{"team": "web"}, []string{"team=app", "team"}) {
+		t.Error("of two labels of one key the last one counts alone")
 	}
 }
 

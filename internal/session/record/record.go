@@ -51,7 +51,7 @@ const ByEnd = "ends_at"
 
 // Pause notes that nothing wakes the session before it is resumed, and by whom that was decided.
 func (r *Record) Pause(by string, now time.Time) {
-	r.State, r.PausedBy, r.PausedAt = Paused, by, now
+	r.State, r.PausedBy, r.PausedAt, r.Sandbox = Paused, by, now, ""
 	if by == ByEnd {
 		r.EndsAt, r.OnEnd = time.Time{}, ""
 	}

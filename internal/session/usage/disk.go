@@ -138,6 +138,16 @@ func (l *Ledger) checkDisk(bytes int64) error {
 	return nil
 }
 
+// Upload makes bytes count that are about to be written to one of the principal's workspaces, if their quota allows it.
+func (l *Ledger) Upload(owner string, to *Disk, bytes int64) (*Upload, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.checkQuota(owner, bytes); err != nil {
+		return nil, err
+	}
+	return to.Upload(bytes), nil
+}
+
 // checkQuota returns a fault if a principal may not have so many bytes more on the disk. The caller holds l.mu.
 func (l *Ledger) checkQuota(owner string, more int64) error {
 	limit := l.held.Bounds(owner).Quota.DiskMB
