@@ -57,7 +57,7 @@ templates:
   day:
     image: "` + imageOfDay + `"
     packages:
-      apt: [golang-go]
+      apt: [golang-go, xz-utils]
       npm: [typescript@5.9.3, vitest]
       pip: [pandas, matplotlib, scikit-learn, openpyxl, python-docx, python-pptx, pypdf, reportlab, pillow, duckdb,
         pyarrow, httpx, pytest, fastapi, uvicorn, uv]

@@ -64,9 +64,16 @@ func (b *Booted) Detach() {
 
 // Destroy stops the sandbox. Its workspace stays.
 func (b *Booted) Destroy() error {
-	b.Detach()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
 	defer cancel()
+	return b.destroy(ctx)
+}
+
+// destroyTimeout is how long it may take to stop a sandbox.
+const destroyTimeout = 30 * time.Second
+
+func (b *Booted) destroy(ctx context.Context) error {
+	b.Detach()
 	return b.Box.Stop(ctx)
 }
 

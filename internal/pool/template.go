@@ -101,9 +101,17 @@ func (p *Pool) BootTemporary(ctx context.Context, t *image.Template, f image.Fla
 	}
 	return b, func() error {
 		defer p.releaseID(id)
-		return errors.Join(b.Destroy(), p.RemoveWorkspace(ws))
+		removal, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeBuildTimeout)
+		defer cancel()
+		// A server that stops waits no longer than for any other sandbox.
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(destroyTimeout, cancel) })()
+		return errors.Join(b.destroy(removal), p.RemoveWorkspace(ws))
 	}, nil
 }
+
+// removeBuildTimeout is how long removing the sandbox of a build may take: a Docker daemon removes gigabytes of files
+// one by one.
+const removeBuildTimeout = 5 * time.Minute
 
 // startTimeout is how long one start command of a template may take.
 const startTimeout = 2 * time.Minute

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 )
 
@@ -115,6 +117,47 @@ func TestBootTemporary(t *testing.T) {
 		rt.CreateErr = errors.New("no sandboxes today")
 		if _, _, err := p.BootTemporary(t.Context(), oneAndTwo[0], p.Flavor); err == nil {
 			t.Error("it booted")
+		}
+	})
+}
+
+// slowBox is a sandbox whose end takes a while, as that of a container with many files does.
+type slowBox struct {
+	sandbox.Sandbox
+	takes time.Duration
+}
+
+func (b *slowBox) Stop(ctx context.Context) error {
+	select {
+	case <-time.After(b.takes):
+		return b.Sandbox.Stop(ctx)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// What a build has written may take minutes to be removed, but not for a server that stops.
+func TestSlowRemovalOfBuild(t *testing.T) {
+	rt := &prebooter{cannot: true}
+	within(t, rt, 0, func(t *testing.T, p *Pool) {
+		for _, stops := range []bool{false, true} {
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			b, release, err := p.BootTemporary(ctx, oneAndTwo[0], p.Flavor)
+			if err != nil {
+				t.Fatal(err)
+			}
+			box := b.Box
+			b.Box = &slowBox{box, 2 * time.Minute}
+			if stops {
+				time.AfterFunc(10*time.Second, stop)
+			}
+			if err := release(); (err != nil) != stops {
+				t.Errorf("the server stops %v: %v", stops, err)
+			}
+			if err := box.Stop(t.Context()); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

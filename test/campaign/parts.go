@@ -142,14 +142,16 @@ var parts = []part{
 		steps:   []step{{name: "images", packages: whole, tests: []string{"TestContainer", "TestBrowser", "TestDnf"}}},
 	},
 	{
-		name: "tasks", minutes: 25,
-		proves: "the tasks of a working day: in the template `host`, as root and without, and in a template of an image, " +
-			"on gVisor and on Docker",
-		folders: []string{"test/tasks", "internal/image", "internal/guest"},
-		steps: []step{
-			{name: "tasks", packages: whole, tests: []string{"TestTasks", "TestTasksUnprivileged"}},
-			{name: "tasks-images", packages: whole, tests: []string{"TestTasksImage", "TestTasksDocker"}},
-		},
+		name: "tasks", minutes: 15,
+		proves:  "the tasks of a working day in the template `host`, as root and without",
+		folders: []string{"test/tasks", "internal/image", "internal/app/stack"},
+		steps:   []step{{name: "tasks", packages: whole, tests: []string{"TestTasks", "TestTasksUnprivileged"}}},
+	},
+	{
+		name: "tasks-images", minutes: 20,
+		proves:  "the same tasks in a template of an image, on gVisor and on Docker",
+		folders: []string{"test/tasks", "internal/template"},
+		steps:   []step{{name: "tasks-images", packages: whole, tests: []string{"TestTasksImage", "TestTasksDocker"}}},
 	},
 	{
 		name: "release", minutes: 25,
