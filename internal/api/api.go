@@ -189,10 +189,10 @@ func (s *Server) identify(next http.Handler) http.Handler {
 	})
 }
 
-// publicHealth serves health requests, which need no principal.
-func (s *Server) publicHealth(handle http.HandlerFunc) http.HandlerFunc {
+// forEveryone serves requests for an operation that need no principal.
+func (s *Server) forEveryone(o policy.Operation, handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		s.ifAllowed(w, r, hub.Request{Operation: policy.HealthRead}, handle)
+		s.ifAllowed(w, r, hub.Request{Operation: o}, handle)
 	}
 }
 
@@ -210,7 +210,7 @@ func (s *Server) ifAllowed(w http.ResponseWriter, r *http.Request, request hub.R
 // mcp passes requests on to the gateway. A GET that does not ask for an event stream gets the server's
 // health: clients of the Microsandbox server check that with this request.
 func (s *Server) mcp() http.Handler {
-	authenticated, health := s.identify(s.Gateway), s.publicHealth(s.health)
+	authenticated, health := s.identify(s.Gateway), s.forEveryone(policy.HealthRead, s.health)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := r.Header
 		events := strings.Contains(h.Get("Accept"), "text/event-stream") || h.Get("Mcp-Session-Id") != ""

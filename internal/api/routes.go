@@ -27,12 +27,12 @@ type route struct {
 // of exposed ports. An empty operation: the tool in the path has one.
 func (s *Server) routes() []route {
 	return []route{
-		{"GET /{$}", everyone, policy.HealthRead, s.publicHealth(s.health)},
-		{"GET /healthz", everyone, policy.HealthRead, s.publicHealth(s.alive)},
-		{"GET /readyz", everyone, policy.HealthRead, s.publicHealth(s.ready)},
+		{"GET /{$}", everyone, policy.HealthRead, s.forEveryone(policy.HealthRead, s.health)},
+		{"GET /healthz", everyone, policy.HealthRead, s.forEveryone(policy.HealthRead, s.alive)},
+		{"GET /readyz", everyone, policy.HealthRead, s.forEveryone(policy.HealthRead, s.ready)},
 		{"GET " + resourceMetadata, everyone, policy.ClientDiscover, s.describeResource},
 		{"GET " + resourceMetadata + "/mcp", everyone, policy.ClientDiscover, s.describeResource},
-		{"GET " + documentPath, everyone, policy.APIDescribe, s.describe},
+		{"GET " + documentPath, everyone, policy.APIDescribe, s.forEveryone(policy.APIDescribe, s.describe)},
 		{"GET /oauth/start/{id}", everyone, policy.LoginBegin, s.startLogin},
 		{"GET /oauth/callback", everyone, policy.LoginFinish, s.finishLogin},
 		{"GET /metrics", principals, policy.MetricsRead, s.metrics()},

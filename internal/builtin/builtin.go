@@ -58,7 +58,7 @@ type Tools struct {
 	Config
 	kinds   []kind
 	byName  map[string]tool.Callable
-	replies *once.Replies[*reply]
+	replies *once.Replies[reply]
 	edits   turns
 
 	current atomic.Pointer[descriptions]

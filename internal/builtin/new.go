@@ -21,7 +21,7 @@ func New(c Config) *Tools {
 		c.Templates = func() []*image.Template { return nil }
 	}
 	t := &Tools{Config: c, byName: map[string]tool.Callable{},
-		replies: once.New(once.Config[*reply]{TokenContext: c.TokenContext, Size: (*reply).size})}
+		replies: once.New(once.Config[reply]{TokenContext: c.TokenContext, Size: reply.size})}
 	t.SetConsent(c.Consent)
 	add[CodeResult](t, policy.CodeExecute, "execute_code", retryable(t.replies, namingSession(t, t.executeCode)))
 	add[CommandResult](t, policy.ShellExecute, "execute_command", retryable(t.replies, namingSession(t, t.executeCommand)))
@@ -150,27 +150,24 @@ type targeted interface {
 type implying interface{ implies() []policy.Operation }
 
 // retryable returns a handler that runs calls with the same idempotency key only once.
-func retryable[In interface{ key() string }](replies *once.Replies[*reply], h handler[In]) handler[In] {
+func retryable[In interface{ key() string }](replies *once.Replies[reply], h handler[In]) handler[In] {
 	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
 		key := in.key()
 		if key == "" {
 			return h(ctx, c, in)
 		}
 		name := fmt.Sprintf("%s %+v", c.Name, c.Principal.Rights()) // a result is only for who may do the same
-		q := once.Request{Principal: c.Principal, Name: name, Input: c.Args, Key: key,
-			Hold: c.Door().Hold}
+		q := once.Request{Principal: c.Principal, Name: name, Input: c.Args, Key: key, Hold: c.Door().Hold}
 		ran := make(chan struct{}) // closed by the run
-		r, err := replies.Do(ctx, q, func(ctx context.Context) (*reply, error) {
+		r, err := replies.Do(ctx, q, func(ctx context.Context) (r reply, err error) {
 			close(ran)
-			r := &reply{}
-			var err error
 			ctx, r.trail = c.Door().Record(ctx)
 			r.result, err = h(ctx, c, in)
 			return r, err
 		})
 		select {
 		case <-ran:
-			return r.resultOf(), err
+			return r.result, err
 		default:
 			return r.again(ctx, c.Principal, err)
 		}
@@ -180,34 +177,26 @@ func retryable[In interface{ key() string }](replies *once.Replies[*reply], h ha
 // reply is a stored result, with what its call asked policy.
 type reply struct {
 	result *tool.Result
-	trail  tool.Trail
+	trail  tool.Trail // nil: it asked nothing, or nothing ran
 }
 
-func (r *reply) size() int {
-	n := r.resultOf().Size()
-	if r != nil {
+func (r reply) size() int {
+	n := r.result.Size()
+	if r.trail != nil {
 		n += r.trail.Size()
 	}
 	return n
 }
 
-// resultOf returns the result; nil: there is none.
-func (r *reply) resultOf() *tool.Result {
-	if r == nil {
-		return nil
-	}
-	return r.result
-}
-
 // again returns the result, or the error, for another call with the same key, as far as policy still allows all that
 // the first one did.
-func (r *reply) again(ctx context.Context, p auth.Principal, err error) (*tool.Result, error) {
-	if r != nil {
+func (r reply) again(ctx context.Context, p auth.Principal, err error) (*tool.Result, error) {
+	if r.trail != nil {
 		if err := r.trail.Recheck(ctx, p); err != nil {
 			return nil, err
 		}
 	}
-	if r.resultOf() == nil || err != nil {
+	if r.result == nil || err != nil {
 		return nil, err
 	}
 	replayed := *r.result

@@ -33,7 +33,7 @@ func (h hiding) Shows(_ context.Context, path string) bool { return !slices.Cont
 
 // A stored result, or a stored error, is given again only as long as policy allows all that its call did.
 func TestStoredResultsAskPolicy(t *testing.T) {
-	replies := once.New(once.Config[*reply]{Size: (*reply).size})
+	replies := once.New(once.Config[reply]{Size: reply.size})
 	defer replies.Close()
 	var refusal error
 	ran := 0

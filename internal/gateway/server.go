@@ -275,12 +275,10 @@ func (g *Gateway) toolHandler(e *endpoint, name string) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		c := tool.NewCall(e.principal, name, req.Params.Arguments, e.answers.find(req.Extra).NewReservation())
 		if token := req.Params.GetProgressToken(); token != nil {
-			progress := relay.NewProgress(func(p *mcp.ProgressNotificationParams) {
+			defer relay.Report(&c, func(p *mcp.ProgressNotificationParams) {
 				p.ProgressToken = token
 				_ = req.Session.NotifyProgress(ctx, p) // if the client is gone, the call itself ends
-			})
-			defer progress.Stop()
-			c.Progress = progress.Notify
+			})()
 		}
 		r, err := g.Hub.Call(ctx, c)
 		form := e.resultsOf(req.Extra, req.ClientInfo())

@@ -75,6 +75,6 @@ func (d *door) Hold() (release func()) { return d.open.Hold() }
 
 // Record implements tool.Door.
 func (d *door) Record(ctx context.Context) (context.Context, tool.Trail) {
-	t := &Trail{}
-	return WithTrail(ctx, t), callTrail{t, d.hub}
+	t := &Trail{hub: d.hub}
+	return WithTrail(ctx, t), t
 }

@@ -1,14 +1,9 @@
 package hub
 
-import (
-	"sandlot/internal/builtin"
-	"sandlot/internal/servers"
-)
+import "sandlot/internal/builtin"
 
-// The results of tools and operations, for edges that return them too.
+// The lists that tools return, for edges that return them too.
 type (
-	ServerInfo = servers.Info
-
 	SessionList = builtin.SessionList
 	SessionRow  = builtin.Session
 	ServerList  = builtin.ServerList

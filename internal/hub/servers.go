@@ -22,6 +22,9 @@ type Server struct {
 	LeftOut   []string             `json:"left_out,omitempty"`
 }
 
+// ServerInfo is what is known of a third-party server without what it offers.
+type ServerInfo = servers.Info
+
 // ServerTool is one tool of a server, with the hash of its approved definition.
 type ServerTool struct {
 	catalog.Definition

@@ -14,6 +14,7 @@ import (
 // Trail has what a run asked policy, so that policy can be asked again before somebody else gets the run's answer. Its
 // zero value is empty.
 type Trail struct {
+	hub   *Hub   // for Recheck
 	outer *Trail // of the run that this one is a part of; nil: none
 
 	mu       sync.Mutex
@@ -109,14 +110,8 @@ func (h *Hub) recheck(ctx context.Context, p auth.Principal, t *Trail) ([]Reques
 	return requests, nil
 }
 
-// callTrail implements tool.Trail.
-type callTrail struct {
-	*Trail
-	hub *Hub
-}
-
 // Recheck implements tool.Trail.
-func (t callTrail) Recheck(ctx context.Context, p auth.Principal) error {
-	_, err := t.hub.recheck(ctx, p, t.Trail)
+func (t *Trail) Recheck(ctx context.Context, p auth.Principal) error {
+	_, err := t.hub.recheck(ctx, p, t)
 	return err
 }

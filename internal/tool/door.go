@@ -3,7 +3,6 @@ package tool
 import (
 	"context"
 
-	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 )
@@ -69,7 +68,7 @@ func (closed) Reveal(context.Context, map[string]string) (map[string]string, err
 	return nil, errClosed
 }
 
-// Open is a Door, and a Trail, without rules and secrets.
+// Open is a Door without rules and secrets. It has no Trail.
 type Open struct{}
 
 func (o Open) Ask(context.Context, policy.Operation, string) (Door, error) { return o, nil }
@@ -78,7 +77,5 @@ func (Open) Shows(context.Context, string) bool                            { ret
 func (Open) Reveal(_ context.Context, env map[string]string) (map[string]string, error) {
 	return env, nil
 }
-func (Open) Hold() (release func())                                { return func() {} }
-func (o Open) Record(ctx context.Context) (context.Context, Trail) { return ctx, o }
-func (Open) Recheck(context.Context, auth.Principal) error         { return nil }
-func (Open) Size() int                                             { return 0 }
+func (Open) Hold() (release func())                              { return func() {} }
+func (Open) Record(ctx context.Context) (context.Context, Trail) { return ctx, nil }

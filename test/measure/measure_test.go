@@ -38,7 +38,7 @@ func TestAdvice(t *testing.T) {
 			"type T[V any] " + fields(21) + "\ntype U " + fields(20),
 		"internal/b/b.go":         "package b\n" + strings.Repeat("// A comment.\n", 2999),
 		"internal/b/b_windows.go": "package b\n",
-		"internal/app/app.go":     "package app\n\ntype App " + fields(40),
+		"internal/config/c.go":    "package config\n\ntype Config " + fields(40),
 		"internal/c/c_test.go": "package c\n\nvar _ = 0" + strings.Repeat(" ", 112) + "\n\n" +
 			"func f() {\n" + lines(99) + "}\n",
 		"internal/c/testdata/x.go": "not Go",

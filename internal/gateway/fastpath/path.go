@@ -432,12 +432,10 @@ func (s *Path) callOwnTool(ctx context.Context, o *cacheable, reply *replyWriter
 	form toolview.Results) (json.RawMessage, error) {
 	c := tool.NewCall(s.Calls.Principal, o.name, o.args, o.answers.NewReservation())
 	if reply.token != nil {
-		progress := relay.NewProgress(func(p *mcp.ProgressNotificationParams) {
+		defer relay.Report(&c, func(p *mcp.ProgressNotificationParams) {
 			b, _ := json.Marshal(p)
 			reply.Notify(ctx, "notifications/progress", b)
-		})
-		defer progress.Stop()
-		c.Progress = progress.Notify
+		})()
 	}
 	r, err := s.Hub.Call(ctx, c)
 	var res *mcp.CallToolResult

@@ -6,15 +6,14 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/tool"
 )
 
-// SendProgress sends a progress notification to a client.
-type SendProgress = func(*mcp.ProgressNotificationParams)
-
-// Progress sends a client notifications of its call's progress: each text of the call, and, when
+// progress sends a client notifications of its call's progress: each text of the call, and, when
 // there is none for a while, the time since the start.
-type Progress struct {
-	send  SendProgress
+type progress struct {
+	send  func(*mcp.ProgressNotificationParams)
 	start time.Time
 
 	mu           sync.Mutex
@@ -26,18 +25,24 @@ type Progress struct {
 // progressInterval is after how long without a text the client is notified of the time.
 const progressInterval = 5 * time.Second
 
-// NewProgress returns a Progress; the caller must call Stop.
-func NewProgress(send SendProgress) *Progress {
-	p := &Progress{send: send, start: time.Now()}
+// Report makes a call tell its client its progress by send, until stop.
+func Report(c *tool.Call, send func(*mcp.ProgressNotificationParams)) (stop func()) {
+	p := &progress{send: send, start: time.Now()}
 	p.timer = time.AfterFunc(progressInterval, func() {
-		p.Notify(fmt.Sprintf("Still running after %d s", int(time.Since(p.start).Seconds())))
+		p.notify(fmt.Sprintf("Still running after %d s", int(time.Since(p.start).Seconds())))
 	})
-	return p
+	c.Progress = p.notify
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.stopped = true
+		p.timer.Stop()
+	}
 }
 
-// Notify sends a notification. The progress is the number of seconds since the start, and is
+// notify sends a notification. The progress is the number of seconds since the start, and is
 // always larger than before.
-func (p *Progress) Notify(text string) {
+func (p *progress) notify(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped {
@@ -46,12 +51,4 @@ func (p *Progress) Notify(text string) {
 	p.lastProgress = max(time.Since(p.start).Seconds(), p.lastProgress+0.001)
 	p.send(&mcp.ProgressNotificationParams{Message: text, Progress: p.lastProgress})
 	p.timer.Reset(progressInterval)
-}
-
-// Stop ends the notifications.
-func (p *Progress) Stop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stopped = true
-	p.timer.Stop()
 }

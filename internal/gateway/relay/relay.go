@@ -113,12 +113,10 @@ func (r *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Clien
 		call, external = r.Hub.Resolve(ctx, call)
 	}
 	if !external {
-		progress := NewProgress(func(p *mcp.ProgressNotificationParams) {
+		defer Report(&call, func(p *mcp.ProgressNotificationParams) {
 			b, _ := json.Marshal(p)
 			c.Notify("notifications/progress", b)
-		})
-		defer progress.Stop()
-		call.Progress = progress.Notify
+		})()
 	} else {
 		call.Meta, call.Inputs = visibleMeta(q.Meta), inputs
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -113,6 +114,14 @@ func TestManyBlocks(t *testing.T) {
 		if !fault.Is(err, fault.ResourceLimit) || !strings.Contains(err.Error(), "more than 100000 content blocks") {
 			t.Errorf("too many: %v", err)
 		}
+	}
+	number := json.RawMessage(`{"content":[` + strings.Repeat("1", 8<<20) + `]}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, _, err := Result(t.Context(), number, true)
+	runtime.ReadMemStats(&after)
+	if made := after.TotalAlloc - before.TotalAlloc; err != nil || made > 1<<20 {
+		t.Errorf("%d bytes were allocated for a block that is a long number: %v", made, err)
 	}
 	raw := json.RawMessage(`{"content":[` + blocks(50_000) + `]}`)
 	if n := testing.AllocsPerRun(1, func() { _, _, _ = Result(t.Context(), raw, true) }); n > 1000 {
