@@ -347,6 +347,10 @@ func TestNamesAndParents(t *testing.T) {
 		fmt.Sprint(parents[forked]) != fmt.Sprint(args{"session_id": id}) || parents[id] != nil {
 		t.Errorf("%v", parents)
 	}
+	list := run("sessions") + c.call("get_sessions", nil).All
+	if strings.Count(list, "made of the snapshot good") != 2 || strings.Count(list, "copy of "+id) != 2 {
+		t.Errorf("%s", list)
+	}
 	run("snapshot", "remove", "good")
 	run("sessions", "stop", "build")
 	if status, _ := s.state("GET", "/v1/sessions/build", ""); status != 404 {

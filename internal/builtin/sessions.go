@@ -134,8 +134,19 @@ func (t *Tools) getSessions(ctx context.Context, c tool.Call, in sessionsInput) 
 	return textResult(&SessionList{Sessions: rows}, text), nil
 }
 
-// Line is the end of a session's line: what its user has set of it, if there is anything.
-func (l Life) Line() (text string) {
+// Line is the end of a session's line: what its user has set of it, and what it is a copy of, if there is anything.
+func (s Session) Line() string {
+	switch p := s.Parent; {
+	case p == nil:
+		return s.Life.line()
+	case p.Snapshot != "":
+		return s.Life.line() + "  made of the snapshot " + p.Snapshot
+	default:
+		return s.Life.line() + "  copy of " + p.Session
+	}
+}
+
+func (l Life) line() (text string) {
 	if l.Name != "" {
 		text += "  name " + l.Name
 	}
