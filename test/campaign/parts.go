@@ -148,10 +148,10 @@ var parts = []part{
 		steps:   []step{{name: "tasks", packages: whole, tests: []string{"TestTasks", "TestTasksUnprivileged"}}},
 	},
 	{
-		name: "tasks-images", minutes: 20,
-		proves:  "the same tasks in a template of an image, on gVisor and on Docker",
+		name: "tasks-images", minutes: 15,
+		proves:  "the same tasks in a template of an image",
 		folders: []string{"test/tasks", "internal/template"},
-		steps:   []step{{name: "tasks-images", packages: whole, tests: []string{"TestTasksImage", "TestTasksDocker"}}},
+		steps:   []step{{name: "tasks-images", packages: whole, tests: []string{"TestTasksImage"}}},
 	},
 	{
 		name: "release", minutes: 25,
