@@ -177,7 +177,7 @@ func retryable[In interface{ key() string }](replies *once.Replies[reply], h han
 // reply is a stored result, with what its call asked policy.
 type reply struct {
 	result *tool.Result
-	trail  tool.Trail // nil: it asked nothing, or nothing ran
+	trail  tool.Trail // nil: nothing ran
 }
 
 func (r reply) size() int {

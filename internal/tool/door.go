@@ -3,6 +3,7 @@ package tool
 import (
 	"context"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 )
@@ -68,7 +69,7 @@ func (closed) Reveal(context.Context, map[string]string) (map[string]string, err
 	return nil, errClosed
 }
 
-// Open is a Door without rules and secrets. It has no Trail.
+// Open is a Door, and a Trail, without rules and secrets.
 type Open struct{}
 
 func (o Open) Ask(context.Context, policy.Operation, string) (Door, error) { return o, nil }
@@ -77,5 +78,7 @@ func (Open) Shows(context.Context, string) bool                            { ret
 func (Open) Reveal(_ context.Context, env map[string]string) (map[string]string, error) {
 	return env, nil
 }
-func (Open) Hold() (release func())                              { return func() {} }
-func (Open) Record(ctx context.Context) (context.Context, Trail) { return ctx, nil }
+func (Open) Hold() (release func())                                { return func() {} }
+func (o Open) Record(ctx context.Context) (context.Context, Trail) { return ctx, o }
+func (Open) Recheck(context.Context, auth.Principal) error         { return nil }
+func (Open) Size() int                                             { return 0 }
