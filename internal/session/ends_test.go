@@ -57,9 +57,9 @@ func TestEnds(t *testing.T) {
 							time.Sleep(2 * time.Hour)
 							w.open(sleeps)
 						}
+						w.IdleTimeout = 3 * time.Hour
 						w.while(func() {
 							if !down {
-								w.IdleTimeout = 3 * time.Hour
 								time.Sleep(time.Hour - time.Second)
 								if w.byID(id) == nil {
 									t.Error("it has ended too soon")
