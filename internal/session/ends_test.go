@@ -57,9 +57,7 @@ func TestEnds(t *testing.T) {
 							time.Sleep(2 * time.Hour)
 							w.open(sleeps)
 						}
-						if !down {
-							w.IdleTimeout = 3 * time.Hour
-						}
+						w.IdleTimeout = 3 * time.Hour
 						w.while(func() {
 							if !down {
 								time.Sleep(time.Hour - time.Second)
