@@ -362,7 +362,7 @@ func (s *server) cli(args ...string) (stdout, stderr string, code int) {
 
 func (s *server) cliIn(stdin string, args ...string) (stdout, stderr string, code int) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	cmd := s.as(exec.CommandContext(ctx, s.program, append([]string{"--state-dir", s.State}, args...)...))
 	cmd.WaitDelay = 10 * time.Second

@@ -101,11 +101,10 @@ func (t *Tools) executeCode(ctx context.Context, c tool.Call, in CodeInput) (*to
 	defer l.Release()
 	l.Snapshot = before
 	lang, err := chooseLanguage(l.Booted.Template, in.Language, in.Template)
-	if err == nil {
-		err = c.May(ctx, policy.CodeExecute, lang.Name, tool.Question{})
-	}
 	if err != nil {
-		l.Undo(ctx)
+		return nil, err
+	}
+	if err := c.May(ctx, policy.CodeExecute, lang.Name, tool.Question{}); err != nil {
 		return nil, err
 	}
 	if err := l.UseVariables(ctx, c.Door().Reveal); err != nil {

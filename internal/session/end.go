@@ -275,7 +275,10 @@ func (s *Sessions) endLocked(ctx context.Context, session *Session, why string) 
 		return
 	}
 	if err := session.update(func(r *Record) {
-		r.Lost, r.Image, r.EndsAt, r.OnEnd = why, "", time.Time{}, ""
+		r.Lost, r.Image = why, ""
+		if why == reachedEnd { // a home lives on, without an end
+			r.EndsAt, r.OnEnd = time.Time{}, ""
+		}
 		if r.State != Paused {
 			r.State = Stopped
 		}

@@ -54,18 +54,11 @@ func (l *Lease) UseVariables(ctx context.Context, reveal Reveal, own ...map[stri
 	if err == nil {
 		err = l.useVariables(ctx, reveal)
 	}
-	if err != nil {
-		l.Undo(ctx)
-	}
-	return err
-}
-
-// Undo ends a session that was made for the call, which is refused.
-func (l *Lease) Undo(ctx context.Context) {
-	if l.Created {
+	if err != nil && l.Created {
 		l.Release()
 		_ = l.sessions.endSession(context.WithoutCancel(ctx), l.Session, stoppedByUser, always)
 	}
+	return err
 }
 
 // NoteSecrets stores that a program of the session gets the secrets to which variables refer, before it does: whoever

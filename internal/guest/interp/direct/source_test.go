@@ -48,7 +48,7 @@ var sides = []side{
 			"self.set_state(RUNNING)",           // dLeave, dLeaveFence
 			`self.conn.sendall(b"0 0 0\n")`,     // dSayLeave
 			"while not self.words[SUPERVISED]:", // dWait
-			"if self.now() > deadline if conn_closed else self.host_gone():",
+			"if clock.monotonic() > deadline if conn_closed else self.host_gone():",
 			"self.words[STATE] = self.cell | IDLE",
 			`out, err = read(6, out) if out else b"", read(7, err) if err else b""`, // dRead
 			"self.words[STATE] = self.cell | IDLE",                                  // dIdle
