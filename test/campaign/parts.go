@@ -148,10 +148,10 @@ var parts = []part{
 		steps:   []step{{name: "tasks", packages: whole, tests: []string{"TestTasks", "TestTasksUnprivileged"}}},
 	},
 	{
-		name: "tasks-images", minutes: 15,
-		proves:  "the same tasks in a template of an image",
+		name: "tasks-images", minutes: 20,
+		proves:  "the same tasks in a template of an image, on gVisor and on Docker",
 		folders: []string{"test/tasks", "internal/template"},
-		steps:   []step{{name: "tasks-images", packages: whole, tests: []string{"TestTasksImage"}}},
+		steps:   []step{{name: "tasks-images", packages: whole, tests: []string{"TestTasksImage", "TestTasksDocker"}}},
 	},
 	{
 		name: "release", minutes: 25,
