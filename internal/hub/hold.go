@@ -59,7 +59,7 @@ const maxHosts = 8
 
 // begin notes that a call runs whose client can ask its user. Its end is noted by the function that it returns.
 func (a *asking) begin(ctx context.Context, c tool.Call) (end func()) {
-	if a.hub.Questions == nil || a.time() == 0 || !tool.CanAsk(c) {
+	if a.hub.Questions == nil || a.time() == 0 || !tool.CanAsk(c.User()) {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -237,7 +237,7 @@ func (a *asking) askClient(ctx context.Context, c *askingCall, q question.Questi
 		choices = append(choices, alwaysPreset(set))
 	}
 	choices = append(choices, denyOnce)
-	choice, err := tool.AskUser(ctx, c.call, tool.Question{Message: q.Text}, choices, h.QuestionTimeout())
+	choice, err := tool.AskUser(ctx, c.call.User(), tool.Question{Message: q.Text}, choices, h.QuestionTimeout())
 	if declined, ok := errors.AsType[*tool.Declined](err); ctx.Err() != nil || err != nil && !(ok && declined.Refused) {
 		return false // or somebody else has answered, or the call has ended
 	}

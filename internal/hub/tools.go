@@ -84,8 +84,8 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	open := once.NewShared(func() { _ = a.Close() }) // a run with an idempotency key may outlast this call
 	defer open.Release()
 	c = c.Through(&door{hub: h, tool: f, call: c, request: r, decision: a.decision, open: open})
-	if r.call != nil {
-		ctx = withCall(ctx, r.call)
+	if r.user != nil {
+		ctx = withUser(ctx, r.user)
 	}
 	defer h.asking.begin(ctx, c)()
 	var res *tool.Result
@@ -146,9 +146,10 @@ func (h *Hub) callRequest(ctx context.Context, f tool.Callable, c *tool.Call) (r
 	r = Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, consents: f.Consents,
 		DetailFollows: f.DetailFollows, snapshot: h.takeSnapshot()}
 	if mayAsk(r.snapshot.rules, f) {
-		r.call = &tool.Call{Client: c.Client, Progress: c.Progress}
+		user := c.User()
+		r.user = &user
 	}
-	if f.Detail == nil || r.call == nil && !h.needsDetail(ctx, r) {
+	if f.Detail == nil || r.user == nil && !h.needsDetail(ctx, r) {
 		return r, nil
 	}
 	d, invalid := f.Detail(*c)

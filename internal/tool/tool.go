@@ -63,12 +63,21 @@ type Call struct {
 	// session.
 	FromSession string
 
-	door Door // see Door
+	door Door // see Door; nil: it is closed
 }
+
+// User is whom a call can ask, and tell how far it is.
+type User struct {
+	Client   Client            // nil: nobody can be asked
+	Progress func(text string) // see Call.Progress
+}
+
+// User returns whom the call can ask.
+func (c Call) User() User { return User{c.Client, c.Progress} }
 
 // NewCall returns a call, with what every caller has to say of one.
 func NewCall(p auth.Principal, name string, args json.RawMessage, answer *limit.Reservation) Call {
-	return Call{Principal: p, Name: name, Args: args, Reservation: answer, door: closed{}}
+	return Call{Principal: p, Name: name, Args: args, Reservation: answer}
 }
 
 // Result is the result of a call. A call that fails with a fault has none.
