@@ -29,10 +29,13 @@ func (s *Session) note(e state.Event) bool {
 	return s.on(e)
 }
 
-// begin is note for Needed, where a sandbox is about to be made. After an error it must not be.
+// begin is note for Needed, where a sandbox is about to be made. After an error it must not be: a session that has one, or
+// has to end one first, may need it too.
 func (s *Session) begin() error {
-	if c := s.current(); !s.note(state.Needed) {
-		return fault.New(fault.Internal, "a sandbox cannot be made for a session that is %s", c.State)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if was := s.cur.State; !s.on(state.Needed) || !s.cur.State.Makes() {
+		return fault.New(fault.Internal, "a sandbox cannot be made for a session that is %s", was)
 	}
 	return nil
 }
