@@ -213,9 +213,12 @@ func (s *Sessions) replace(ctx context.Context, p auth.Principal, session *Sessi
 	session.applyPolicy()
 	if woken != nil {
 		s.removeImage(ctx, c.Runtime, c.Image) // so that it is not used twice in any case
-		s.publish(session.record(), event.SessionWoken, woken.Flavor.Name, time.Since(began))
 	}
+	took := time.Since(began)
 	session.forget(ctx, before, old)
+	if woken != nil {
+		s.publish(session.record(), event.SessionWoken, woken.Flavor.Name, took)
+	}
 	return nil
 }
 

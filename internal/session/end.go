@@ -128,16 +128,16 @@ func (s *Sessions) stopLocked(ctx context.Context, session *Session, why string)
 	session.giveUp(state.Evict, why)
 	session.mu.Unlock()
 	ended := session.destroy(booted)
+	session.updateOrLog("that a session stopped", func(r *Record) {
+		r.State, r.Lost = Stopped, why
+		r.EndSandbox(booted.ID, ended)
+	})
 	r := session.record()
 	s.publish(r, event.SessionStopped, why, 0)
 	if empty, err := s.Pool.WorkspaceEmpty(ctx, r.Workspace); err == nil && empty && ended && !r.Home {
 		s.removeStored(ctx, session, "it had no files, and "+why)
 		return true
 	}
-	session.updateOrLog("that a session stopped", func(r *Record) {
-		r.State, r.Lost = Stopped, why
-		r.EndSandbox(booted.ID, ended)
-	})
 	s.limitStopped(ctx, r.Owner)
 	return true
 }
@@ -193,13 +193,13 @@ func (s *Sessions) removeStored(ctx context.Context, session *Session, why strin
 	s.gone.add(r.ID, r.Owner, why)
 	named := r
 	r.State, r.Sandbox, r.Name = Removed, "", ""
-	s.publish(r, event.SessionRemoved, "", 0)
 	if err := s.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
 		s.Log.Error("could not store that a session is removed", "session", r.ID, "error", err)
 		defer s.dropName(named, session) // after the record, if that can be removed
 	} else {
 		s.dropName(named, session) // another session may have its name from now on
 	}
+	s.publish(r, event.SessionRemoved, "", 0)
 	s.mu.Lock()
 	delete(s.sessions, r.ID)
 	if s.homes[r.Owner] == session {

@@ -40,7 +40,9 @@ func (s *Session) own(ctx context.Context, t turn, do func() error) error {
 	if err == nil {
 		err = do()
 	}
-	ended = true
+	if ended = true; s.sessions.watch != nil {
+		s.sessions.watch.turnEnds(s.record().ID)
+	}
 	return err
 }
 

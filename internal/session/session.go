@@ -390,7 +390,6 @@ func (s *Session) endSandbox(b *pool.Booted, e state.Event, why string) {
 	s.giveUp(e, why)
 	s.mu.Unlock()
 	ended := s.destroy(b)
-	s.sessions.publish(s.record(), event.SessionStopped, why, 0)
 	change := func(r *Record) {
 		r.Lost = why
 		r.EndSandbox(b.ID, ended)
@@ -401,6 +400,7 @@ func (s *Session) endSandbox(b *pool.Booted, e state.Event, why string) {
 		s.mu.Unlock()
 		s.sessions.Log.Error("could not store that a sandbox ended", "session", s.record().ID, "error", err)
 	}
+	s.sessions.publish(s.record(), event.SessionStopped, why, 0)
 }
 
 // giveUp takes the session's sandbox away from it after an event. Until the sandbox has ended, the session boots no other

@@ -120,6 +120,8 @@ type Sessions struct {
 
 	gone gone
 
+	watch watcher // nil, but in tests
+
 	logged sync.Map // what was unexpected, and is logged once
 
 	endsChanged chan struct{} // wakes runEnds

@@ -12,14 +12,25 @@ import (
 // on changes the session's state after an event, and reports whether the table of package state lets it. The caller
 // holds mu, and the session's lock but for the end of a sandbox that is live.
 func (s *Session) on(e state.Event) bool {
-	next, _, err := state.Next(s.cur.Status, e)
+	was := s.cur.State
+	next, due, err := state.Next(s.cur.Status, e)
 	if s.cur.Status = next; next.State != state.Live {
 		s.cur.booted = nil
+	}
+	if w := s.sessions.watch; w != nil && err == nil {
+		w.happened(s.cur.rec, was, e, due)
 	}
 	if err != nil && !errors.Is(err, state.ErrRemoved) { // what ends after its removal changes nothing
 		s.sessions.unexpected(s.cur.rec.ID, err)
 	}
 	return err == nil
+}
+
+// watcher is told what package state says is due, so that a test can compare it with what is done. A Store may come just
+// before its event: who asks for a sandbox or its end stores first, and changes the state when that went well.
+type watcher interface {
+	happened(r Record, was state.State, e state.Event, due []state.Action)
+	turnEnds(id string)
 }
 
 // note is on for a caller that does not hold mu.
