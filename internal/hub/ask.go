@@ -54,13 +54,24 @@ func (h *Hub) takeSnapshot() *snapshot { return &snapshot{h.Rules.Load()} }
 func (h *Hub) decide(r Request) policy.Decision {
 	q := policy.Question{Principal: r.Principal, Operation: r.Operation, Resource: r.Resource, Detail: r.Detail,
 		DetailFollows: r.DetailFollows}
-	switch {
-	case h.Decide != nil:
+	if h.Decide != nil {
 		return h.Decide(q)
-	case r.snapshot != nil:
-		return r.snapshot.rules.Decide(q)
 	}
-	return h.Rules.Load().Decide(q)
+	return h.rulesFor(r).Decide(q)
+}
+
+// rulesFor returns the rules that decide about a request.
+func (h *Hub) rulesFor(r Request) *policy.Rules {
+	if r.snapshot != nil {
+		return r.snapshot.rules
+	}
+	return h.Rules.Load()
+}
+
+// indifferent reports whether a request need not be put to policy: a principal may do such a thing to what they own, as
+// nothing can say no, and no trail is to have it. A part of a call, such as its session, is asked about only if not.
+func (h *Hub) indifferent(ctx context.Context, r Request) bool {
+	return h.Decide == nil && r.Principal.Scope == "" && !h.rulesFor(r).Any(r.Operation) && trailOf(ctx) == nil
 }
 
 // permit returns no error if policy allows a request, or a person does whom a rule asks. The decision is the one of

@@ -53,7 +53,7 @@ func (d *door) Consent(ctx context.Context, q tool.Question) (decided bool, err 
 // Shows implements tool.Door. A rule that asked about the request itself does not ask about each of its details.
 func (d *door) Shows(ctx context.Context, detail string) bool {
 	r := d.request
-	if d.hub.Decide == nil && trailOf(ctx) == nil && !r.snapshot.rules.Any(r.Operation) {
+	if d.hub.indifferent(ctx, r) {
 		return true
 	}
 	r.Detail = detail

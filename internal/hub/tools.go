@@ -191,7 +191,7 @@ func withSession(args json.RawMessage, name, id string) json.RawMessage {
 // needsDetail reports whether what policy has to know of a request matters: to the rules, or to those that may be in
 // effect when its answer is asked for again.
 func (h *Hub) needsDetail(ctx context.Context, r Request) bool {
-	return h.Decide != nil || r.snapshot.rules.UsesDetail(r.Operation) || trailOf(ctx) != nil
+	return h.Decide != nil || h.rulesFor(r).UsesDetail(r.Operation) || trailOf(ctx) != nil
 }
 
 // resourceOf returns the resource of a request. A session of somebody else is like one that is not there: the handler
