@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/record"
 	"sandlot/internal/session/state"
 	"sandlot/internal/session/usage"
 )
@@ -115,7 +116,8 @@ func (s *Sessions) makeAsleep(ctx context.Context, p auth.Principal, c Content, 
 		}
 	}
 	now := time.Now().UTC()
-	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, State: Asleep, Created: now, Used: now, Slept: now, Parent: from}
+	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, State: record.Asleep, Created: now, Used: now, Slept: now,
+		Parent: from}
 	r.Hold(c)
 	r.Scope = policy.Narrow(c.Scope, p.Scope) // its programs run because p has asked for that
 	if r.Network, err = s.networkOfCopy(p, c, NetworkOverride{}, from.Session); err != nil {
@@ -185,7 +187,7 @@ func (s *Sessions) replace(ctx context.Context, p auth.Principal, session *Sessi
 		return err
 	}
 	hold := func(r *Record) {
-		r.State, r.Slept, r.Sandbox, r.Lost = Asleep, time.Now().UTC(), "", ""
+		r.State, r.Slept, r.Sandbox, r.Lost = record.Asleep, time.Now().UTC(), "", ""
 		r.Hold(c)
 		r.Network, r.Scope = network, policy.Narrow(c.Scope, p.Scope)
 	}
@@ -233,7 +235,7 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 	s.mu.Unlock()
 	err = s.update(func(r *Record) {
 		if hold(r); woken != nil {
-			r.State, r.Sandbox, r.Image = Live, woken.ID, ""
+			r.State, r.Sandbox, r.Image = record.Live, woken.ID, ""
 		}
 	})
 	s.mu.Lock()

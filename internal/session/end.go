@@ -129,7 +129,7 @@ func (s *Sessions) stopLocked(ctx context.Context, session *Session, why string)
 	session.mu.Unlock()
 	ended := session.destroy(booted)
 	session.updateOrLog("that a session stopped", func(r *Record) {
-		r.State, r.Lost = Stopped, why
+		r.State, r.Lost = record.Stopped, why
 		r.EndSandbox(booted.ID, ended)
 	})
 	r := session.record()
@@ -151,7 +151,7 @@ const maxStopped = 5
 func (s *Sessions) limitStopped(ctx context.Context, owner string) {
 	most := maxStopped * s.MaxSessions
 	rests := func(c current) bool {
-		return c.rec.Owner == owner && !c.rec.Home && c.rec.State != Live && !c.hasSandbox() && !c.State.IsPaused()
+		return c.rec.Owner == owner && !c.rec.Home && c.rec.State != record.Live && !c.hasSandbox() && !c.State.IsPaused()
 	}
 	stopped := s.filter(rests)
 	for _, session := range stopped[:max(0, len(stopped)-most)] {
@@ -192,7 +192,7 @@ func (s *Sessions) removeStored(ctx context.Context, session *Session, why strin
 	}
 	s.gone.add(r.ID, r.Owner, why)
 	named := r
-	r.State, r.Sandbox, r.Name = Removed, "", ""
+	r.State, r.Sandbox, r.Name = record.Removed, "", ""
 	if err := s.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
 		s.Log.Error("could not store that a session is removed", "session", r.ID, "error", err)
 		defer s.dropName(named, session) // after the record, if that can be removed
@@ -288,18 +288,16 @@ func (s *Sessions) endLocked(ctx context.Context, session *Session, e ending) {
 		s.removeStored(ctx, session, e.why)
 		return
 	}
-	if err := session.update(func(r *Record) {
+	if err := session.move(state.Stop, func(r *Record) {
 		r.Lost, r.Image = e.why, ""
 		if e.atEnd { // a home lives on, without an end
 			r.EndsAt, r.OnEnd = time.Time{}, ""
 		}
-		if r.State != Paused {
-			r.State = Stopped
+		if r.State != record.Paused {
+			r.State = record.Stopped
 		}
 	}); err != nil {
 		s.Log.Error("could not store that a session stopped", "session", c.rec.ID, "error", err)
-	} else {
-		session.note(state.Stop)
 	}
 	s.removeImage(ctx, c.rec.Runtime, c.rec.Image) // if the record still has it, its next use says that it is gone
 }

@@ -34,21 +34,11 @@ import (
 // What is stored of a session, and what it consists of.
 type (
 	Record          = record.Record
-	State           = record.State
 	Counts          = record.Counts
 	Content         = record.Content
 	NetworkOverride = record.NetworkOverride
 	Policies        = record.Policies
 	Parent          = record.Parent
-)
-
-const (
-	Live    = record.Live
-	Left    = record.Left
-	Asleep  = record.Asleep
-	Paused  = record.Paused
-	Stopped = record.Stopped
-	Removed = record.Removed
 )
 
 // Store stores records.
@@ -163,6 +153,18 @@ func (s *Session) updateOrLog(what string, change func(*Record)) {
 	if err := s.update(change); err != nil {
 		s.sessions.Log.Error("could not store "+what, "session", s.record().ID, "error", err)
 	}
+}
+
+// updateAnyway is update for what is so even if it cannot be stored: the next update stores it.
+func (s *Session) updateAnyway(what string, change func(*Record)) {
+	err := s.update(change)
+	if err == nil || s.current().removed() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.cur.rec)
+	s.sessions.Log.Error("could not store that "+what, "session", s.cur.rec.ID, "error", err)
 }
 
 // ensureSandbox makes sure that the session has a sandbox that answers. The notice is that of takeNotice; with
@@ -322,10 +324,7 @@ func (s *Session) boot(ctx context.Context) error {
 		return err
 	}
 	id := secret.ID()
-	if err := s.update(func(r *Record) { r.Begin(id, rt.Name()) }); err != nil {
-		return err
-	}
-	if err := s.begin(); err != nil {
+	if err := s.begin(func(r *Record) { r.Begin(id, rt.Name()) }); err != nil {
 		return err
 	}
 	defer s.unmade()
@@ -390,16 +389,10 @@ func (s *Session) endSandbox(b *pool.Booted, e state.Event, why string) {
 	s.giveUp(e, why)
 	s.mu.Unlock()
 	ended := s.destroy(b)
-	change := func(r *Record) {
+	s.updateAnyway("a sandbox ended", func(r *Record) { // the user is told in any case
 		r.Lost = why
 		r.EndSandbox(b.ID, ended)
-	}
-	if err := s.update(change); err != nil && !s.current().removed() {
-		s.mu.Lock() // the user is told in any case, and the next update stores it
-		change(&s.cur.rec)
-		s.mu.Unlock()
-		s.sessions.Log.Error("could not store that a sandbox ended", "session", s.record().ID, "error", err)
-	}
+	})
 	s.sessions.publish(s.record(), event.SessionStopped, why, 0)
 }
 
@@ -682,9 +675,9 @@ func (s *Session) info(ctx context.Context) Info {
 		i.Status = "ready"
 	case c.State.IsPaused():
 		i.Status, i.Unkept = "paused", c.unkept
-	case b == nil && (r.State == Asleep || c.State == state.Clearing):
+	case b == nil && (r.State == record.Asleep || c.State == state.Clearing):
 		i.Status, i.Unkept = "hibernated", c.unkept
-	case b == nil && r.State == Live && r.Lost != "":
+	case b == nil && r.State == record.Live && r.Lost != "":
 		i.Status = "error"
 	case b != nil:
 		i.Status = "ready"

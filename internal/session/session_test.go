@@ -28,6 +28,7 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/session/record"
 	"sandlot/internal/template"
 	"sandlot/internal/workspace"
 )
@@ -827,7 +828,7 @@ func TestForgottenHalfway(t *testing.T) {
 		l := w.use(ann, OpenRequest{ID: "new"})
 		r := l.record()
 		w.Close(context.Background())
-		r.State = Removed
+		r.State = record.Removed
 		w.store.all[r.ID] = r
 		w.open(nil)
 		w.fails(ann, OpenRequest{ID: r.ID}, fault.SessionNotFound)

@@ -27,6 +27,7 @@ import (
 	quotas "sandlot/internal/quota"
 	"sandlot/internal/secret"
 	"sandlot/internal/session/property"
+	"sandlot/internal/session/record"
 	"sandlot/internal/session/state"
 	"sandlot/internal/session/usage"
 )
@@ -321,8 +322,8 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		}
 	}
 	now := time.Now().UTC()
-	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now,
-		Used: now}
+	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: record.Live,
+		Created: now, Used: now}
 	if err := a.Set.Apply(&r, now); err != nil {
 		return nil, err
 	}

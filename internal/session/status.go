@@ -40,9 +40,22 @@ func (s *Session) note(e state.Event) bool {
 	return s.on(e)
 }
 
-// begin is note for Needed, where a sandbox is about to be made. After an error it must not be: a session that has one, or
+// move changes the record, first in the store, and then the state, by an event. An error is that of update: then nothing
+// has changed.
+func (s *Session) move(e state.Event, change func(*Record)) error {
+	err := s.update(change)
+	if err == nil {
+		s.note(e)
+	}
+	return err
+}
+
+// begin is move by Needed, where a sandbox is about to be made. After an error it must not be: a session that has one, or
 // has to end one first, may need it too.
-func (s *Session) begin() error {
+func (s *Session) begin(change func(*Record)) error {
+	if err := s.update(change); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if was := s.cur.State; !s.on(state.Needed) || !s.cur.State.Makes() {

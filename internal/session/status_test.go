@@ -16,10 +16,10 @@ import (
 
 // TestBegin: a sandbox is made for a session alone that has none, and nothing to end first.
 func TestBegin(t *testing.T) {
-	s := &Sessions{Config: Config{Unexpected: func(error) {}}}
+	s := &Sessions{Config: Config{Store: &fakeStore{all: map[string]Record{}}, Unexpected: func(error) {}}}
 	for was := state.None; was <= state.Removed; was++ {
 		session := &Session{sessions: s, cur: current{Status: state.Status{State: was}}}
-		err := session.begin()
+		err := session.begin(func(*Record) {})
 		now, want := session.current().State, was
 		switch was {
 		case state.New, state.Stopped:
