@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 	"sandlot/internal/event"
@@ -126,9 +124,7 @@ func (s *Sessions) makeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, env); err != nil {
 		return "", err
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), disk: usage.NewDisk(c.Files, now),
-		cur:   current{rec: r, Status: state.Of(state.Copied)},
-		meter: egress.NewMeter(egress.Traffic{}, s.usage.Meter(p.ID))}
+	session := s.newSession(r, state.Copied, usage.NewDisk(c.Files, now))
 	session.disk.Changed()
 	if err := s.add(ctx, session); err != nil {
 		return "", err

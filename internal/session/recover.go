@@ -9,9 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
-	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
@@ -108,10 +105,6 @@ func (s *Sessions) removeWorkspaces(owned map[string]bool) {
 
 // recover adds the session of a stored record, and deletes its sandbox from unowned.
 func (s *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]bool) {
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), stored: r.Traffic, storedDisk: r.DiskBytes,
-		meter: egress.NewMeter(r.Traffic, s.usage.Meter(r.Owner)), disk: usage.NewDisk(r.DiskBytes, time.Time{}),
-		cur: current{rec: r}}
-	c := &session.cur
 	lost, inImage, found := lostWhileDown, false, state.FoundStopped
 	switch id := s.boxOf(r); {
 	case r.Sandbox == "":
@@ -131,21 +124,21 @@ func (s *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]boo
 	case found != state.FoundStopped || r.Sandbox == "":
 	case inImage: // the record stays as it is, and says of the sandbox if its runtime is there again
 	case r.Image != "": // it was about to wake, and did not begin to, or has not got far
-		c.rec.Sandbox, c.rec.State = "", record.Asleep
+		r.Sandbox, r.State = "", record.Asleep
 	default:
-		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lost)
-		c.rec.EndLeft()
+		r.Sandbox, r.Lost = "", cmp.Or(r.Lost, lost)
+		r.EndLeft()
 	}
-	switch asleep := c.rec.Image != ""; {
+	switch asleep := r.Image != ""; {
 	case found != state.FoundStopped:
-	case c.rec.State == record.Paused && asleep:
+	case r.State == record.Paused && asleep:
 		found = state.FoundPaused
-	case c.rec.State == record.Paused:
+	case r.State == record.Paused:
 		found = state.FoundHeld
 	case asleep:
 		found = state.FoundAsleep
 	}
-	c.Status = state.Of(found)
+	session := s.newSession(r, found, usage.NewDisk(r.DiskBytes, time.Time{}))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions[r.ID] = session

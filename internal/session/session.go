@@ -100,7 +100,7 @@ type current struct {
 	ended    string
 	endedBy  string // why that was, in words that can end a sentence, unless it was a restore
 	restored bool
-	release  func() // ends what is reserved for the session; nil: nothing is, as after commit
+	reserved func() // ends what is reserved for the session; nil: nothing is, as after commit
 }
 
 // hasSandbox says whether the session has a sandbox, which may still boot, or belong to an earlier
@@ -311,12 +311,12 @@ func (s *Session) boot(ctx context.Context) error {
 	if err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "%v", err)
 	}
-	if c.release == nil { // else create has reserved it
+	if c.reserved == nil { // else create has reserved it, and Open commits
 		if err := s.reserveBoot(ctx, r, f); err != nil {
 			return err
 		}
+		defer s.commit()
 	}
-	defer s.commit()
 	if err := s.sessions.Pool.Workspaces.Ensure(r.Workspace); err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "its workspace cannot be opened")
 	}

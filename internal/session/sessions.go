@@ -294,8 +294,14 @@ func (s *Sessions) findOrCreate(ctx context.Context, p auth.Principal,
 
 var errExists = errors.New("the home exists")
 
+// newSession returns a session that is in no map yet. e is the event by which it comes to be.
+func (s *Sessions) newSession(r Record, e state.Event, d *usage.Disk) *Session {
+	return &Session{sessions: s, lock: semaphore.NewWeighted(1), stored: r.Traffic, storedDisk: r.DiskBytes, disk: d,
+		meter: egress.NewMeter(r.Traffic, s.usage.Meter(r.Owner)), cur: current{rec: r, Status: state.Of(e)}}
+}
+
 // create makes a session in the store and in memory, with a warm sandbox from the pool if
-// there is one. The session's quota stays reserved until commit.
+// there is one. The session's quota stays reserved until commit, which Open calls.
 func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, home bool) (*Session, error) {
 	asked := cmp.Or(a.Template, s.DefaultTemplate)
 	t, err := s.Templates.Find(ctx, asked)
@@ -330,44 +336,40 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 	if err := s.checkEnd(Record{}, Record{OnEnd: r.OnEnd, Runtime: rt.Name()}); err != nil {
 		return nil, err
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), disk: usage.NewDisk(0, now),
-		cur: current{rec: r}}
+	session := s.newSession(r, state.Opened, usage.NewDisk(0, now))
 	if err := s.takeName(r, session); err != nil { // before anything is made for it
 		return nil, err
 	}
-	made := false
+	var booted *pool.Booted
+	added := false
 	defer func() {
-		if !made {
+		if !added {
 			s.dropName(r, session)
+			session.commit()
+			s.discard(booted, r.Workspace)
 		}
 	}()
-	release, err := s.usage.Reserve(ctx, p.ID, usage.Of(home, f))
-	if err != nil {
+	if err := session.reserve(ctx, usage.Of(home, f)); err != nil {
 		return nil, err
 	}
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, a.Env); err != nil {
-		release()
 		return nil, err
 	}
-	meter := egress.NewMeter(egress.Traffic{}, s.usage.Meter(p.ID))
-	booted, begins := s.Pool.Take(t, f), state.Opened
-	if booted != nil {
+	begins := state.Opened
+	if booted = s.Pool.Take(t, f); booted != nil {
 		begins = state.Taken
 		r.Sandbox, r.Runtime, r.Workspace = booted.ID, rt.Name(), booted.Workspace
-		s.connectOutlet(booted, r, meter)
+		s.connectOutlet(booted, r, session.meter)
 	} else if r.Workspace, err = s.Pool.Workspaces.New(); err != nil {
-		release()
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
 	session.mu.Lock() // another call may look whose its name is
-	session.meter, session.cur = meter, current{rec: r, Status: state.Of(begins), booted: booted, release: release}
+	session.cur.rec, session.cur.Status, session.cur.booted = r, state.Of(begins), booted
 	session.mu.Unlock()
 	if err := s.add(ctx, session); err != nil {
-		session.commit()
-		s.discard(booted, r.Workspace)
 		return nil, err
 	}
-	made = true
+	added = true
 	s.announceEnd()
 	session.applyPolicy() // it may have changed before the session was added
 	s.publish(r, event.SessionCreated, r.Template, 0)
@@ -406,12 +408,15 @@ func (s *Sessions) add(ctx context.Context, session *Session) error {
 	return fmt.Errorf("storing the new session: %w", err)
 }
 
-// discard removes the sandbox and the workspace of a session that could not be stored.
+// discard removes the sandbox and the workspace of a session that was not made, as far as it has them.
 func (s *Sessions) discard(booted *pool.Booted, workspace string) {
 	if booted != nil {
 		if err := booted.Destroy(); err != nil {
 			s.Log.Error("could not remove a sandbox", "sandbox", booted.ID, "error", err)
 		}
+	}
+	if workspace == "" {
+		return
 	}
 	if err := s.Pool.RemoveWorkspace(workspace); err != nil {
 		s.Log.Error("could not remove a workspace", "workspace", workspace, "error", err)
