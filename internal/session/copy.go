@@ -250,11 +250,11 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 	} else {
 		s.on(state.ReplacedAsleep)
 	}
-	s.cur.asleepFor = 0
 	if old != nil {
 		s.cur.ended, s.cur.restored = old.ID, true
 	}
-	s.cur.warned, s.cur.warning = false, ""
+	s.cur.notices.asleepFor = 0
+	s.cur.notices.sandboxEnds()
 	s.disk.Replace(files)
 	return before, old, nil
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"sandlot/internal/atomicfile"
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/pool"
@@ -79,13 +78,13 @@ func (s *Session) stayAwake(until time.Time, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cur.awakeUntil = until
-	s.warn(cause)
+	s.cur.notices.warn(cause)
 }
 
 // tellReplaced tells the user once that the session could not be put to sleep now, as files were replaced that its
 // programs have open: before somebody stops the server, and variables may be lost.
 func (s *Session) tellReplaced(b *pool.Booted) {
-	if b == nil || s.current().warned || !s.sessions.Hibernation.Enabled {
+	if b == nil || s.current().notices.warned || !s.sessions.Hibernation.Enabled {
 		return
 	}
 	freezer := s.sessions.Pool.Capabilities(s.record().Runtime).Freezer
@@ -96,24 +95,7 @@ func (s *Session) tellReplaced(b *pool.Booted) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cur.booted == b {
-		s.warn(err)
-	}
-}
-
-// warn makes the next result say that the session cannot sleep, if files that were replaced or a full disk are
-// the cause. It is said once for each sandbox. The caller holds mu.
-func (s *Session) warn(cause error) {
-	until := ""
-	switch {
-	case errors.Is(cause, sandbox.ErrReplaced):
-		until = "the programs that were running before have ended"
-	case atomicfile.IsDiskFull(cause):
-		until = "the disk has room"
-	}
-	if until != "" && !s.cur.warned {
-		s.cur.warned, s.cur.warning = true, fmt.Sprintf("This session cannot be put to sleep or copied at the moment: %s. "+
-			"It stays awake; if the server is stopped, variables and processes may be lost. It can again when %s; files in "+
-			"/workspace are kept in any case.", reason.State(cause), until)
+		s.cur.notices.warn(err)
 	}
 }
 

@@ -361,12 +361,12 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	s.sessions.removeImage(ctx, r.Runtime, r.Image) // so that it is not used twice in any case
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cur.late, s.cur.wokeWithout, s.cur.unkept = 0, s.cur.unkept, nil
+	s.cur.late, s.cur.notices.wokeWithout, s.cur.unkept = 0, s.cur.unkept, nil
 	if s.live(state.Woken, b); b.Outlet != nil {
 		b.Outlet.SetPolicy(s.sessions.policy(s.cur.rec)) // it may have changed meanwhile
 	}
 	if !sandbox.IsCopy(r.Image) {
-		s.cur.asleepFor = asleepSince(r.Slept)
+		s.cur.notices.wake(r.Slept)
 	}
 	s.sessions.publish(s.cur.rec, event.SessionWoken, f.Name, time.Since(began))
 	return true, nil
@@ -417,9 +417,6 @@ func (s *Session) setUnkept(paths []string) {
 	defer s.mu.Unlock()
 	s.cur.unkept = paths
 }
-
-// asleepSince returns for how long a session has slept, which is not 0.
-func asleepSince(slept time.Time) time.Duration { return max(time.Since(slept), 1) }
 
 // stayStopped notes that the session could not be woken in the sandbox of that id.
 func (s *Session) stayStopped(ctx context.Context, id string, cause error) error {

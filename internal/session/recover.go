@@ -219,7 +219,7 @@ func (s *Session) adopt(ctx context.Context) error {
 		}
 		s.sessions.removeImage(ctx, r.Runtime, r.Image)
 		s.mu.Lock()
-		s.cur.asleepFor = asleepSince(r.Slept)
+		s.cur.notices.wake(r.Slept)
 		s.mu.Unlock()
 	}
 	booted := s.sessions.Pool.Adopt(box, pool.Request{Workspace: r.Workspace, Template: t, Flavor: f})

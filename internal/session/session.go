@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,27 +74,21 @@ type Session struct {
 // current is the changing state of a session.
 type current struct {
 	rec          Record
-	state.Status               // which on changes
-	booted       *pool.Booted  // nil, but while the state is state.Live
-	asleepFor    time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
+	state.Status              // which on changes
+	booted       *pool.Booted // nil, but while the state is state.Live
+	notices      notices
 	// awakeUntil: until then it is not put to sleep again, as that failed, and something runs that would end.
 	awakeUntil time.Time
 	// jobsUntil: until then it stays awake while something runs in the background.
 	jobsUntil time.Time
 	// endAgain: until then it is not tried again to pause it at its end, which has failed with endErr.
-	endAgain time.Time
-	endErr   error
-	// warning is what the user is to be told of that, once for each sandbox: then warned is true.
-	warning string
-	// untold is a notice that nobody has read, as its call was cancelled.
-	untold     string
-	warned     bool
+	endAgain   time.Time
+	endErr     error
 	unanswered int // the number of leases in a row, the last ones, in which the agent let a call's limit pass
 	// late is how often in a row its sandbox did not wake, or go on, in time.
 	late int
-	// unkept are files of the machine without which it does not wake; see sandbox.FrozenImage. wokeWithout are those
-	// of the last sleep, until its user was told.
-	unkept, wokeWithout []string
+	// unkept are files of the machine without which it does not wake; see sandbox.FrozenImage.
+	unkept []string
 	// ended is the id of the last sandbox that its user has ended: by a restore if restored is true, else by a stop.
 	ended    string
 	endedBy  string // why that was, in words that can end a sentence, unless it was a restore
@@ -171,7 +164,7 @@ func (s *Session) updateAnyway(what string, change func(*Record)) {
 // keepNotice it is left to the next call.
 func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.Booted, notice string, err error) {
 	if c := s.current(); c.booted != nil && c.rec.Lost == "" &&
-		(c.asleepFor == 0 && c.warning == "" && c.untold == "" || keepNotice) && !c.removed() && c.booted.Agent.Linked() {
+		(c.notices.none() || keepNotice) && !c.removed() && c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
 	err = s.own(ctx, adopts, func() (err error) {
@@ -188,62 +181,6 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 		return err
 	})
 	return b, notice, err
-}
-
-// takeNotice returns what the user is to be told once: what was lost since the last call, or that the session was
-// asleep, and before that what an earlier call was to tell.
-func (s *Session) takeNotice() (string, error) {
-	notice, err := s.newNotice()
-	if err != nil {
-		return "", err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	notice = strings.TrimSpace(s.cur.untold + " " + notice)
-	s.cur.untold = ""
-	return notice, nil
-}
-
-// LeaveNotice leaves the notice to the next call.
-func (l *Lease) LeaveNotice() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.cur.untold = strings.TrimSpace(l.cur.untold + " " + l.told)
-}
-
-// newNotice is takeNotice without what an earlier call was to tell.
-func (s *Session) newNotice() (string, error) {
-	s.mu.Lock()
-	lost, home, slept, warning := s.cur.rec.Lost, s.cur.rec.Home, s.cur.asleepFor, s.cur.warning
-	unkept, booted, flavor := s.cur.wokeWithout, s.cur.booted, s.cur.rec.Flavor
-	s.cur.asleepFor, s.cur.warning, s.cur.wokeWithout = 0, "", nil
-	s.mu.Unlock()
-	switch {
-	case lost == "" && warning != "":
-		return warning, nil
-	case lost != "":
-		return fmt.Sprintf("This session's sandbox was started again (%s). Files in /workspace are kept; "+
-				"variables, processes and everything outside /workspace are gone.", lost),
-			s.update(func(r *Record) { r.Lost = "" })
-	case slept != 0:
-		notice := fmt.Sprintf("This session was asleep for %s, and goes on where it was. Its connections to other "+
-			"machines were cut", max(slept, time.Second).Round(time.Second))
-		if home {
-			notice += ", and third-party MCP servers in it start again"
-		}
-		return notice + "." + s.sessions.keptLimit(booted, flavor) + reason.Unkept(unkept), nil
-	}
-	return "", nil
-}
-
-// keptLimit says that a sandbox has more memory than its flavor has by now; empty: it has not. It begins with a space.
-func (s *Sessions) keptLimit(b *pool.Booted, flavor string) string {
-	f, err := s.flavorOf(flavor)
-	if err != nil || b == nil || b.Flavor.MemoryMB <= f.MemoryMB {
-		return ""
-	}
-	return fmt.Sprintf(" It uses more memory than its flavor allows now, %d MB, and keeps its limit of %d MB "+
-		"until it sleeps again or its sandbox ends.", f.MemoryMB, b.Flavor.MemoryMB)
 }
 
 // ensureLinked makes sure that the session has a sandbox whose agent is linked. It is the
@@ -400,7 +337,7 @@ func (s *Session) endSandbox(b *pool.Booted, e state.Event, why string) {
 // one, which would have the same workspace. The caller holds mu.
 func (s *Session) giveUp(e state.Event, why string) {
 	s.on(e)
-	s.cur.warned, s.cur.warning = false, ""
+	s.cur.notices.sandboxEnds()
 	s.disk.Changed()
 	s.cur.rec.Lost = why
 }
