@@ -23,8 +23,8 @@ func New(c Config) *Tools {
 	t := &Tools{Config: c, byName: map[string]tool.Callable{},
 		replies: once.New(once.Config[reply]{TokenContext: c.TokenContext, Size: reply.size})}
 	t.SetConsent(c.Consent)
-	add[CodeResult](t, policy.CodeExecute, "execute_code", retryable(t.replies, namingSession(t, t.executeCode)))
-	add[CommandResult](t, policy.ShellExecute, "execute_command", retryable(t.replies, namingSession(t, t.executeCommand)))
+	add[CodeResult](t, policy.CodeExecute, "execute_code", t.executeCode)
+	add[CommandResult](t, policy.ShellExecute, "execute_command", t.executeCommand)
 	add[FileRead](t, policy.FileRead, "sandbox_read_file", t.readFile)
 	add[FileWritten](t, policy.FileWrite, "sandbox_write_file", t.writeFile)
 	add[FileEdited](t, policy.FileWrite, "sandbox_edit_file", t.editFile)
@@ -100,7 +100,7 @@ type handler[In any] func(context.Context, tool.Call, In) (*tool.Result, error)
 // add adds the tool of that name in tools.yaml, whose arguments are In and whose result has the fields
 // Out. Policy sees its calls as operation o.
 func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) {
-	h = namingSession(t, h)
+	h = retryable(t.replies, namingSession(t, h))
 	t.kinds = append(t.kinds, kind{name, func(d definition.Definition) tool.Tool {
 		d.Name, d.Operation = name, o
 		d.Input, d.Output = tool.InputOf[In](d.Arguments...), tool.OutputOf[Out](d.Required, d.Result...)
@@ -149,10 +149,16 @@ type targeted interface {
 // implying is an input whose calls may ask policy about other operations.
 type implying interface{ implies() []policy.Operation }
 
+// keyed is an input with an idempotency key; empty: the call has none.
+type keyed interface{ key() string }
+
 // retryable returns a handler that runs calls with the same idempotency key only once.
-func retryable[In interface{ key() string }](replies *once.Replies[reply], h handler[In]) handler[In] {
+func retryable[In any](replies *once.Replies[reply], h handler[In]) handler[In] {
+	if _, ok := any(*new(In)).(keyed); !ok {
+		return h
+	}
 	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
-		key := in.key()
+		key := any(in).(keyed).key()
 		if key == "" {
 			return h(ctx, c, in)
 		}

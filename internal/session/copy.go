@@ -251,7 +251,7 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 		s.on(state.ReplacedAsleep)
 	}
 	if old != nil {
-		s.cur.ended, s.cur.restored = old.ID, true
+		s.cur.ended = ended{sandbox: old.ID, restored: true}
 	}
 	s.cur.notices.asleepFor = 0
 	s.cur.notices.sandboxEnds()

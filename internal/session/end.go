@@ -203,14 +203,14 @@ const stoppedByUser = "it was stopped"
 
 // stopSandbox ends the session's sandbox, if it has one, because its user has stopped the session, or its life has
 // ended.
-func (s *Session) stopSandbox(why string) {
+func (s *Session) stopSandbox(e ending) {
 	s.mu.Lock()
 	b := s.cur.booted
 	if b != nil {
-		s.cur.ended, s.cur.endedBy, s.cur.restored = b.ID, why, false
+		s.cur.ended = ended{sandbox: b.ID, atEnd: e.atEnd}
 	}
 	s.mu.Unlock()
-	s.endSandbox(b, state.Stop, why)
+	s.endSandbox(b, state.Stop, e.why)
 }
 
 // ending is why a session is ended.
@@ -238,7 +238,7 @@ func (s *Sessions) endSession(ctx context.Context, session *Session, e ending) e
 	}
 	// What is being done with the session may be waiting for the sandbox: destroy it before.
 	if !e.atEnd {
-		session.stopSandbox(e.why)
+		session.stopSandbox(e)
 	}
 	first := tries
 	if session.current().State.Ends() { // ending it has just failed
@@ -256,7 +256,7 @@ func (s *Sessions) endSession(ctx context.Context, session *Session, e ending) e
 
 // endLocked is endSession for a session whose turn it is.
 func (s *Sessions) endLocked(ctx context.Context, session *Session, e ending) {
-	session.stopSandbox(e.why)
+	session.stopSandbox(e)
 	session.mu.Lock()
 	if session.cur.untaken() {
 		session.on(state.Stop)

@@ -53,8 +53,8 @@ type Store interface {
 	RemoveSession(ctx context.Context, id string) error
 }
 
-// Session is one session. Lock order: lock, Sessions.storedMu, storing, Sessions.mu, mu.
-// While Sessions.mu or mu is held, nothing waits for a sandbox, the store or a client.
+// Session is one session. Lock order: lock, Sessions.storedMu, storing, the mutex of usage.Ledger, Sessions.mu, mu.
+// While one of the last three is held, nothing waits for a sandbox, the store or a client.
 type Session struct {
 	sessions *Sessions
 	lock     *semaphore.Weighted // held to boot, stop or remove the session
@@ -88,12 +88,16 @@ type current struct {
 	// late is how often in a row its sandbox did not wake, or go on, in time.
 	late int
 	// unkept are files of the machine without which it does not wake; see sandbox.FrozenImage.
-	unkept []string
-	// ended is the id of the last sandbox that its user has ended: by a restore if restored is true, else by a stop.
-	ended    string
-	endedBy  string // why that was, in words that can end a sentence, unless it was a restore
-	restored bool
+	unkept   []string
+	ended    ended
 	reserved func() // ends what is reserved for the session; nil: nothing is, as after commit
+}
+
+// ended is how a session's sandbox ended last that calls were perhaps using.
+type ended struct {
+	sandbox  string // its id; empty: there was none
+	restored bool   // its user has restored a snapshot; else they have stopped the session,
+	atEnd    bool   // or it has reached the end of its life
 }
 
 // hasSandbox says whether the session has a sandbox, which may still boot, or belong to an earlier
@@ -497,14 +501,14 @@ func (l *Lease) lost(err error, kind fault.Kind, why, errorType string) *fault.E
 func (l *Lease) endedByUser(err error, kind fault.Kind) error {
 	c := l.current()
 	switch {
-	case c.ended != l.Booted.ID:
+	case c.ended.sandbox != l.Booted.ID:
 		return nil
-	case c.restored:
+	case c.ended.restored:
 		return l.withSession(fault.Wrap(kind, err, "another call has replaced the session by a snapshot, which ended "+
 			"this one: the session has the files, variables and processes of the snapshot"), typeEnded)
 	}
 	what := "another call has stopped the session, which ended this one"
-	if c.endedBy != stoppedByUser {
+	if c.ended.atEnd {
 		what = "the session reached its end (ends_at), which ended this call"
 	}
 	if !c.rec.Home {

@@ -10,7 +10,8 @@ import (
 )
 
 // on changes the session's state after an event, and reports whether the table of package state lets it. The caller
-// holds mu, and the session's lock but for the end of a sandbox that is live.
+// holds mu. It is the session's turn, but for the end of a sandbox that is live, for calls that begin and end to use the
+// session, and for a new session that could not be stored.
 func (s *Session) on(e state.Event) bool {
 	was := s.cur.State
 	next, due, err := state.Next(s.cur.Status, e)
