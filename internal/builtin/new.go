@@ -110,10 +110,18 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 	if with, ok := any(*new(In)).(implying); ok {
 		implies = with.implies()
 	}
+	// It is done for policy, where a rule has to know, and again to run: in between the call is the hub's, without types.
+	decode := func(c tool.Call) (In, error) {
+		in, err := tool.Decode[In](t.current.Load().byName[name](), c.Args)
+		if with, ok := any(&in).(interface{ pin(id string) }); ok && c.Session != "" {
+			with.pin(c.Session)
+		}
+		return in, err
+	}
 	t.byName[name] = tool.Callable{Operation: o, Implies: implies, DetailFollows: o == policy.CodeExecute,
 		Consents: o == policy.MCPInstall || o == policy.MCPConnect,
 		Detail: func(c tool.Call) (d tool.Detail, err error) {
-			in, err := tool.Decode[In](t.current.Load().byName[name](), c.Args)
+			in, err := decode(c)
 			if with, ok := any(in).(detailed); ok {
 				d.Text = with.detail()
 			}
@@ -122,7 +130,7 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 			}
 			return d, err
 		}, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
-			in, err := tool.Decode[In](t.current.Load().byName[name](), c.Args)
+			in, err := decode(c)
 			if err != nil {
 				return nil, err
 			}
@@ -141,7 +149,8 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 // detailed is an input with a detail for the patterns of rules.
 type detailed interface{ detail() string }
 
-// targeted is an input of calls that are for one session, or one third-party server.
+// targeted is an input of calls that are for one session, or one third-party server. One that names a session has a method
+// pin too: see tool.Call.Session.
 type targeted interface {
 	target(t *Tools, c tool.Call, d *tool.Detail)
 }
@@ -163,7 +172,8 @@ func retryable[In any](replies *once.Replies[reply], h handler[In]) handler[In] 
 			return h(ctx, c, in)
 		}
 		name := fmt.Sprintf("%s %+v", c.Name, c.Principal.Rights()) // a result is only for who may do the same
-		q := once.Request{Principal: c.Principal, Name: name, Input: c.Args, Key: key, Hold: c.Door().Hold}
+		input := append(slices.Clip(c.Args), c.Session...)          // a name may be another session's by now
+		q := once.Request{Principal: c.Principal, Name: name, Input: input, Key: key, Hold: c.Door().Hold}
 		ran := make(chan struct{}) // closed by the run
 		r, err := replies.Do(ctx, q, func(ctx context.Context) (r reply, err error) {
 			close(ran)

@@ -22,10 +22,12 @@ type door struct {
 
 // Ask implements tool.Door. The rules may have changed since the call began.
 func (d *door) Ask(ctx context.Context, o policy.Operation, detail string) (tool.Door, error) {
-	r, _ := d.hub.callRequest(ctx, d.tool, &d.call)
-	if d.request.Resource.Kind != "" {
-		r.Resource = d.request.Resource
+	r := d.request
+	if r.Resource.Kind == "" { // it did not matter, and may by now: to new rules, or to a trail
+		r, _ = d.hub.callRequest(ctx, d.tool, &d.call)
 	}
+	r.snapshot = d.hub.takeSnapshot()
+	r.user = userOf(r.snapshot.rules, d.tool, d.call)
 	r.Operation, r.Detail, r.DetailFollows, r.consents = o, detail, false, true
 	decision, err := d.hub.permit(ctx, r)
 	if err != nil {

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/once"
 	"sandlot/internal/policy"
-	"sandlot/internal/rawjson"
 	"sandlot/internal/tool"
 )
 
@@ -145,10 +143,7 @@ func (a *ActiveRequest) callWithinQuota(ctx context.Context, f tool.Callable, c 
 func (h *Hub) callRequest(ctx context.Context, f tool.Callable, c *tool.Call) (r Request, invalid error) {
 	r = Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, consents: f.Consents,
 		DetailFollows: f.DetailFollows, snapshot: h.takeSnapshot()}
-	if mayAsk(r.snapshot.rules, f) {
-		user := c.User()
-		r.user = &user
-	}
+	r.user = userOf(r.snapshot.rules, f, *c)
 	if f.Detail == nil || r.user == nil && !h.needsDetail(ctx, r) {
 		return r, nil
 	}
@@ -161,31 +156,21 @@ func (h *Hub) callRequest(ctx context.Context, f tool.Callable, c *tool.Call) (r
 	r.Detail, r.DetailFollows = d.Text, f.DetailFollows || invalid != nil
 	r.Resource = h.resourceOf(c.Principal, d)
 	if r.Resource.Kind == sessionKind && isName(d.Session, r.Resource.ID) {
-		c.Args = withSession(c.Args, d.Session, r.Resource.ID)
+		c.Session = r.Resource.ID
 	}
 	return r, invalid
 }
 
-// isName reports whether a session with that id was named in another way than by its id, "home" or "new". The name may be
-// another session's by the time when a person has answered: what was decided is done to the session that it was about.
-func isName(given, id string) bool { return given != "" && given != id && !isAlias(given) }
+// isName reports whether a session with that id was named in another way than by its id, "home" or "new".
+func isName(given, id string) bool { return given != id && !isAlias(given) }
 
-// withSession returns the arguments of a call with the id of a session in place of its name.
-func withSession(args json.RawMessage, name, id string) json.RawMessage {
-	var members map[string]json.RawMessage
-	if json.Unmarshal(args, &members) != nil {
-		return args
+// userOf returns the user whom rules may ask about a call of a tool; nil: they ask nobody.
+func userOf(rules *policy.Rules, f tool.Callable, c tool.Call) *tool.User {
+	if !mayAsk(rules, f) {
+		return nil
 	}
-	var given string
-	if json.Unmarshal(members["session_id"], &given) != nil || given != name {
-		return args
-	}
-	members["session_id"] = rawjson.Quote(id)
-	changed, err := json.Marshal(members)
-	if err != nil {
-		return args
-	}
-	return changed
+	user := c.User()
+	return &user
 }
 
 // needsDetail reports whether what policy has to know of a request matters: to the rules, or to those that may be in

@@ -47,6 +47,9 @@ type Call struct {
 	Args      json.RawMessage
 	// NewSession: a call without a session id gets a new session, not the principal's home.
 	NewSession bool
+	// Session is the id of the session that the arguments call by its name. The name may be another session's by the
+	// time when a person has answered: what policy has decided about, is done. Empty: the arguments count.
+	Session string
 	// Progress notifies the client of the call's progress, by a line of text or the newest
 	// output; nil: the client wants no notifications.
 	Progress func(text string)
