@@ -43,15 +43,10 @@ type hostQuestion struct {
 // Asker returns what asks a person about hosts.
 func (h *Hub) Asker() egress.Asker { return &h.asking }
 
-// AsksHosts reports whether a person may be asked about hosts in a call of one of Sandlot's own tools, if its client can
-// ask.
-func (h *Hub) AsksHosts(p auth.Principal, name string) bool {
-	if h.Questions == nil || h.asking.time() == 0 || !h.asking.asksUnlisted(p) && !h.Rules.Load().MayAsk(policy.NetworkReach) {
-		return false
-	}
-	f, ok := h.findTool(p, name)
-	return ok && slices.Contains([]policy.Operation{policy.CodeExecute, policy.ShellExecute, policy.MCPInstall,
-		policy.MCPConnect}, f.Operation)
+// asksHosts reports whether a person may be asked about hosts in calls of a principal.
+func (h *Hub) asksHosts(p auth.Principal) bool {
+	return h.Questions != nil && h.asking.time() > 0 &&
+		(h.asking.asksUnlisted(p) || h.Rules.Load().MayAsk(policy.NetworkReach))
 }
 
 // maxHosts is how many hosts a person is asked about in one call.

@@ -49,13 +49,8 @@ func (h *Hub) OwnTools() []tool.Tool {
 
 // Owns reports whether Sandlot itself has a tool of that name.
 func (h *Hub) Owns(name string) bool {
-	return slices.ContainsFunc(h.Sources, func(s tool.Source) bool {
-		if _, external := s.(tool.External); external {
-			return false
-		}
-		_, found := s.Find(auth.Local, name)
-		return found
-	})
+	_, external, ok := h.findTool(auth.Local, name)
+	return ok && !external
 }
 
 // callFor is Call for a principal.
@@ -66,11 +61,7 @@ func (h *Hub) callFor(ctx context.Context, p auth.Principal, c tool.Call) (*tool
 
 // Call calls a tool by the name that clients use.
 func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
-	f, ok := h.findTool(c.Principal, c.Name)
-	if ok && f.Resolve != nil {
-		c, _ = h.Resolve(ctx, c)
-		f, ok = h.findTool(c.Principal, c.Name)
-	}
+	c, f, _, ok := h.resolve(ctx, c)
 	if !ok {
 		return nil, h.toolNotFound(ctx, c.Principal, c.Name)
 	}
@@ -111,20 +102,21 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 // Resolve returns the call that c stands for, such as that of the tool that a call of call_tool names, and whether a
 // third-party server's tool is called. Whoever treats these calls differently resolves a call before it calls.
 func (h *Hub) Resolve(ctx context.Context, c tool.Call) (resolved tool.Call, external bool) {
-	if f, ok := h.findTool(c.Principal, c.Name); ok && f.Resolve != nil {
-		inner, err := f.Resolve(ctx, c)
-		if err != nil {
-			return c, false // its own Call says why
-		}
-		c = inner
+	resolved, _, external, _ = h.resolve(ctx, c)
+	return resolved, external
+}
+
+// resolve is Resolve, and returns the tool too; ok: there is one.
+func (h *Hub) resolve(ctx context.Context, c tool.Call) (resolved tool.Call, f tool.Callable, external, ok bool) {
+	if f, external, ok = h.findTool(c.Principal, c.Name); !ok || f.Resolve == nil {
+		return c, f, external, ok
 	}
-	for _, s := range h.Sources {
-		if _, ok := s.Find(c.Principal, c.Name); ok {
-			_, external = s.(tool.External)
-			return c, external
-		}
+	inner, err := f.Resolve(ctx, c)
+	if err != nil {
+		return c, f, external, true // its own Call says why
 	}
-	return c, false
+	f, external, ok = h.findTool(inner.Principal, inner.Name)
+	return inner, f, external, ok
 }
 
 // callWithinQuota calls a tool, if the principal's quota of calls allows one more. The call counts until the
@@ -195,14 +187,26 @@ func (h *Hub) resourceOf(p auth.Principal, d tool.Detail) policy.Resource {
 	return policy.Resource{}
 }
 
-// MayAsk reports whether rules may ask about a call of a tool.
-func (h *Hub) MayAsk(p auth.Principal, name string) bool {
-	rules := h.Rules.Load()
-	if !rules.Elicits() {
-		return false
+// Look is whom a call of one of Sandlot's own tools may ask, besides what the tool itself does.
+type Look struct {
+	Asks  bool // the user, by rules, or by third-party servers that code calls
+	Hosts bool // the user about hosts, if the client can ask
+}
+
+// Look returns whom a principal's call of a tool may ask. An edge answers calls that ask nobody in a shorter way.
+func (h *Hub) Look(p auth.Principal, name string) (l Look) {
+	rules, hosts := h.Rules.Load(), h.asksHosts(p)
+	if !rules.Elicits() && !hosts && h.Servers == nil {
+		return l
 	}
-	f, ok := h.findTool(p, name)
-	return ok && mayAsk(rules, f)
+	f, _, ok := h.findTool(p, name)
+	if !ok {
+		return l
+	}
+	runs := f.Operation == policy.CodeExecute || f.Operation == policy.ShellExecute
+	l.Asks = mayAsk(rules, f) || runs && h.Servers != nil && h.Servers.Any(p)
+	l.Hosts = hosts && (runs || f.Operation == policy.MCPInstall || f.Operation == policy.MCPConnect)
+	return l
 }
 
 // mayAsk reports whether rules may ask about a call of a tool.
@@ -211,19 +215,21 @@ func mayAsk(rules *policy.Rules, f tool.Callable) bool {
 		slices.ContainsFunc(f.Implies, rules.MayAsk)
 }
 
-func (h *Hub) findTool(p auth.Principal, name string) (tool.Callable, bool) {
+// findTool returns the tool of that name, and whether it is a third-party server's.
+func (h *Hub) findTool(p auth.Principal, name string) (f tool.Callable, external, ok bool) {
 	for _, s := range h.Sources {
-		if f, ok := s.Find(p, name); ok {
-			return f, true
+		if f, ok = s.Find(p, name); ok {
+			_, external = s.(tool.External)
+			return f, external, true
 		}
 	}
-	return tool.Callable{}, false
+	return tool.Callable{}, false, false
 }
 
 // CheckTool returns nil if the principal can call a tool, and otherwise the fault for its
 // call.
 func (h *Hub) CheckTool(ctx context.Context, p auth.Principal, name string) error {
-	if f, ok := h.findTool(p, name); ok {
+	if f, _, ok := h.findTool(p, name); ok {
 		if policy.InScope(p, f.Operation) {
 			return nil // whether rules allow it depends on the arguments
 		}
