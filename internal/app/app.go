@@ -18,7 +18,6 @@ import (
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
 	"sandlot/internal/api/metric"
-	"sandlot/internal/app/memorylimit"
 	"sandlot/internal/app/registries"
 	"sandlot/internal/auth"
 	"sandlot/internal/certificate"
@@ -373,7 +372,7 @@ func (a *App) startTasks(background context.Context, tasks *sync.WaitGroup) {
 	if a.verifier != nil {
 		tasks.Go(func() { a.verifier.Run(background) })
 	}
-	tasks.Go(func() { memorylimit.Bound(background) })
+	tasks.Go(func() { boundMemory(background) })
 	tasks.Go(func() { a.gateway.Run(background) })
 	tasks.Go(func() { a.servers.Run(background) })
 }

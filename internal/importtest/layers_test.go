@@ -133,9 +133,8 @@ var places = map[string]place{
 	"runtime/gvisor/root":     {"adapter", ""},
 	"runtime/carrier":         {"adapter", ""},
 	"runtime/docker": {"adapter",
-		"runtime/carrier runtime/docker/skeleton runtime/docker/volumes runtime/program runtime/socket " +
+		"runtime/carrier runtime/docker/volumes runtime/program runtime/socket " +
 			"runtime/specfile"},
-	"runtime/docker/skeleton":   {"adapter", ""},
 	"runtime/docker/volumes":    {"adapter", ""},
 	"runtime/docker/dockertest": {"test", "image/imagetest"},
 	"runtime/program":           {"adapter", ""},
@@ -158,8 +157,7 @@ var places = map[string]place{
 	"gateway/bare":     {"L4", "gateway/rpc"},
 	"gateway/relay":    {"L4", "gateway/rpc"},
 	"gateway/rpc":      {"L4", ""},
-	"app":              {"L5", "app/memorylimit app/registries app/restore app/stack"},
-	"app/memorylimit":  {"L5", ""},
+	"app":              {"L5", "app/registries app/restore app/stack"},
 	"app/registries":   {"L5", ""},
 	"app/stack":        {"L5", ""},
 	"app/restore":      {"L5", ""},
