@@ -343,10 +343,10 @@ func (s *Session) forget(ctx context.Context, before Record, old *pool.Booted) {
 
 // kept returns the workspaces and images that belong to no session, and stay.
 func (s *Sessions) kept(ctx context.Context) (workspaces, images []string, err error) {
-	if s.Kept == nil {
+	if s.Keeper == nil {
 		return nil, nil, nil
 	}
-	return s.Kept(ctx)
+	return s.Keeper.Kept(ctx)
 }
 
 // Copy makes a content of copies of another one.

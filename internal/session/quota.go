@@ -53,8 +53,8 @@ func (s holder) DiskBytes(owner string) (bytes int64) {
 			bytes += session.disk.Counts()
 		}
 	}
-	if s.KeptBytes != nil {
-		bytes += s.KeptBytes(owner)
+	if s.Keeper != nil {
+		bytes += s.Keeper.Bytes(owner)
 	}
 	return bytes
 }

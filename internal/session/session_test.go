@@ -172,17 +172,24 @@ func (w *testSessions) open(change func(*Rules)) {
 	events.ObserveBy(w.steps.Load().published)
 	w.Sessions = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out, Unexpected: w.unexpected,
 		Events: events,
-		Kept: func(context.Context) (workspaces, images []string, err error) {
-			if w.keeps != nil {
-				return []string{w.keeps.Workspace}, []string{w.keeps.Image}, nil
-			}
-			return nil, nil, nil
-		}})
+		Keeper: keeper{w}})
 	w.watch = w.steps.Load()
 	if err := w.Recover(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
 }
+
+// keeper has the snapshot of testSessions.
+type keeper struct{ w *testSessions }
+
+func (k keeper) Kept(context.Context) (workspaces, images []string, err error) {
+	if c := k.w.keeps; c != nil {
+		return []string{c.Workspace}, []string{c.Image}, nil
+	}
+	return nil, nil, nil
+}
+
+func (keeper) Bytes(string) int64 { return 0 }
 
 // saw is told what is done with sandboxes and images, by whichever server.
 func (w *testSessions) saw(s sandboxtest.Step, of string) { w.steps.Load().saw(s, of) }

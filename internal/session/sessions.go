@@ -46,9 +46,26 @@ type Rules struct {
 	EvictIdle       bool          // at a limit, stop an idle session to make room for a new one
 	Hibernation     Hibernation
 	AgentTimeout    time.Duration // how long a call waits for an agent without a link
-	// MayCreate returns an error if a principal may not have a session of a template, which was asked
-	// for by a name that it may only provide, by the call or the settings, or by none; nil: all may.
-	MayCreate func(ctx context.Context, p auth.Principal, template, asked string) error
+}
+
+// Permits is what rules say of what calls do to sessions on their way.
+type Permits interface {
+	// MayCreateSession returns an error if a principal may not have a session of a template, which was asked
+	// for by a name that it may only provide, by the call or the settings, or by none.
+	MayCreateSession(ctx context.Context, p auth.Principal, template, asked string) error
+	// MaySnapshot returns an error if a principal may not make a snapshot of a session before a call.
+	MaySnapshot(ctx context.Context, p auth.Principal, session string) error
+	// MayCopy returns an error if a principal may not have a copy of a session whose programs have got these secrets.
+	// source is the session of a snapshot that another session gets; else it is empty.
+	MayCopy(ctx context.Context, p auth.Principal, source string, secrets []string) error
+}
+
+// Keeper has what stays of sessions without them: snapshots.
+type Keeper interface {
+	// Kept returns the workspaces and the images, which belong to no session.
+	Kept(ctx context.Context) (workspaces, images []string, err error)
+	// Bytes returns how much of the disk a principal's have.
+	Bytes(owner string) int64
 }
 
 // Templates has the templates on offer. Its errors are faults that say what is known, or why a
@@ -82,10 +99,10 @@ type Config struct {
 	Sealer Sealer
 	// Quotas has what each principal may have; nil: as much as Rules allow.
 	Quotas *quotas.Quotas
-	// Kept returns the workspaces and the images of snapshots, which belong to no session; nil: there are none.
-	Kept func(ctx context.Context) (workspaces, images []string, err error)
-	// KeptBytes returns how much of the disk a principal's snapshots have; nil: there are none.
-	KeptBytes func(owner string) int64
+	// Permits is asked about new sessions; nil: all are allowed.
+	Permits Permits
+	// Keeper has the snapshots; nil: there are none.
+	Keeper Keeper
 	// Unexpected is called if something happens to a session that package state does not have; nil: the first one is
 	// logged.
 	Unexpected func(error)
