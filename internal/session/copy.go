@@ -47,7 +47,7 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 		return fault.Wrap(fault.Configuration, err, "the session cannot be copied: %v", err).
 			Advise("Copy the files that matter", "Ask the operator for a template with the runtime gvisor")
 	}
-	return session.own(ctx, unused|adopts, func() error { return s.whileStill(ctx, session, do) })
+	return session.own(ctx, unused, func() error { return s.whileStill(ctx, session, do) })
 }
 
 // whileStill is WhileStill for a session whose turn it is.

@@ -334,11 +334,7 @@ const stoppedByServer = "its server was stopped"
 // files from then on, and its record says why. The error is that of a session that sleeps on, or that cannot boot a sandbox
 // either. It is the session's turn, and has reserved what the session needs.
 func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (woken bool, err error) {
-	c := s.current()
-	r := c.rec
-	if r.Image == "" || c.State != state.Asleep {
-		return false, nil
-	}
+	r := s.record()
 	id, began := secret.ID(), time.Now()
 	ctx = context.WithoutCancel(ctx) // other calls may wait for the same sandbox
 	h, err := s.sessions.Pool.HibernatorNamed(r.Runtime)

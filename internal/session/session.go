@@ -171,7 +171,7 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 		(c.notices.none() || keepNotice) && !c.removed() && c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
-	err = s.own(ctx, adopts, func() (err error) {
+	err = s.own(ctx, waits, func() (err error) {
 		if err = s.ensureLinked(ctx); err != nil {
 			return err
 		}
@@ -187,9 +187,12 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 	return b, notice, err
 }
 
-// ensureLinked makes sure that the session has a sandbox whose agent is linked. It is the
-// session's turn.
+// ensureLinked makes sure that the session has a sandbox whose agent is linked: that of an earlier server, the one that it
+// has, or a new one. It is the session's turn.
 func (s *Session) ensureLinked(ctx context.Context) error {
+	if err := s.adopt(ctx); err != nil {
+		return err
+	}
 	if s.current().State.IsPaused() {
 		return s.pausedFault()
 	}
@@ -214,7 +217,7 @@ func (s *Session) ensureLinked(ctx context.Context) error {
 		}
 		s.dropSandbox(b, why)
 	}
-	if err := s.adopt(ctx); err != nil { // a sandbox that could not be ended has the workspace
+	if err := s.adopt(ctx); err != nil { // what was dropped, or stopped meanwhile, has the workspace until it has ended
 		return err
 	}
 	return s.boot(ctx)
@@ -240,7 +243,8 @@ func runtimeAway(err error) *fault.Error {
 		"machine `sandlot doctor` says more")
 }
 
-// boot boots a new sandbox with the session's workspace. It is the session's turn.
+// boot makes a sandbox with the session's workspace: of the image in which the session sleeps, or a new one. It is the
+// session's turn.
 func (s *Session) boot(ctx context.Context) error {
 	c := s.current()
 	r := c.rec
@@ -261,25 +265,32 @@ func (s *Session) boot(ctx context.Context) error {
 	if err := s.sessions.Pool.Workspaces.Ensure(r.Workspace); err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "its workspace cannot be opened")
 	}
-	if woken, err := s.wake(ctx, t, f); woken || err != nil {
-		return err
+	if c.State == state.Asleep {
+		if woken, err := s.wake(ctx, t, f); woken || err != nil {
+			return err
+		}
 	}
+	return s.bootNew(ctx, t, f, rt.Name())
+}
+
+// bootNew is boot for a session that has only its files. It has reserved what the session needs.
+func (s *Session) bootNew(ctx context.Context, t *image.Template, f image.Flavor, runtime string) error {
 	id := secret.ID()
-	if err := s.begin(func(r *Record) { r.Begin(id, rt.Name()) }); err != nil {
+	if err := s.begin(func(r *Record) { r.Begin(id, runtime) }); err != nil {
 		return err
 	}
 	defer s.unmade()
 	began := time.Now()
 	// Other calls may wait for the same boot: it goes on when this caller's context ends.
-	b, err := s.sessions.Pool.Boot(context.WithoutCancel(ctx), pool.Request{ID: id, Workspace: r.Workspace, Template: t,
-		Flavor: f, SkipProbe: true})
+	b, err := s.sessions.Pool.Boot(context.WithoutCancel(ctx), pool.Request{ID: id, Workspace: s.record().Workspace,
+		Template: t, Flavor: f, SkipProbe: true})
 	if err != nil {
 		return s.bootFailed(id, err)
 	}
 	s.mu.Lock()
 	s.sessions.connectOutlet(b, s.cur.rec, s.meter)
 	wanted := s.live(state.Booted, b)
-	r = s.cur.rec
+	r := s.cur.rec
 	s.mu.Unlock()
 	if !wanted {
 		return s.unwanted(b)

@@ -27,8 +27,8 @@ func (s *Session) on(e state.Event) bool {
 	return err == nil
 }
 
-// watcher is told what package state says is due, so that a test can compare it with what is done. A Store may come just
-// before its event: who asks for a sandbox or its end stores first, and changes the state when that went well.
+// watcher is told what package state says is due, so that a test can compare it with what is done. A Store may come
+// just before its event: move stores first, and changes the state when that went well.
 type watcher interface {
 	happened(r Record, was state.State, e state.Event, due []state.Action)
 	turnEnds(id string)
@@ -51,8 +51,8 @@ func (s *Session) move(e state.Event, change func(*Record)) error {
 	return err
 }
 
-// begin is move by Needed, where a sandbox is about to be made. After an error it must not be: a session that has one, or
-// has to end one first, may need it too.
+// begin is move by Needed, where a sandbox is about to be made. After an error it must not be: Needed is no error for
+// a session that has a sandbox, or has to end one first.
 func (s *Session) begin(change func(*Record)) error {
 	if err := s.update(change); err != nil {
 		return err
