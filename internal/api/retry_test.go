@@ -227,7 +227,7 @@ func TestClientMakesOne(t *testing.T) {
 func TestReplayAsksPolicy(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	rules := new(policy.Current)
-	e.Hub.Rules, e.Hub.Decide = rules, rules.Decide
+	e.Hub.Rules, e.Hub.Decide = rules, func(q policy.Question) policy.Decision { return rules.Load().Decide(q) }
 	ann := e.token("ann")
 	events := e.Hub.Events.Subscribe(event.Filter{}, 0)
 	defer events.Close()

@@ -18,7 +18,6 @@ import (
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
 	"sandlot/internal/api/metric"
-	"sandlot/internal/app/memorylimit"
 	"sandlot/internal/app/registries"
 	"sandlot/internal/auth"
 	"sandlot/internal/certificate"
@@ -216,12 +215,12 @@ func (m maker) openSessions(s *sandboxes, r records, t templating) {
 	rules := session.Rules{DefaultTemplate: t.firstTemplate, DefaultFlavor: c.DefaultFlavor, Templates: t.templates,
 		Flavors: sessionFlavors, MaxSessions: c.MaxSessions, MaxMemoryMB: c.MaxMemoryMB, IdleTimeout: c.IdleTimeout,
 		Retention: c.Retention, SweepInterval: c.SweepInterval, EvictIdle: c.EvictIdle,
-		Hibernation: hibernation(c.Hibernate), AgentTimeout: 10 * time.Second, MayCreate: m.hub.MayCreateSession}
+		Hibernation: hibernation(c.Hibernate), AgentTimeout: 10 * time.Second}
 	s.snapshots = snapshot.New(snapshot.Config{Store: r.store, Log: m.log, DiskBytes: rules.Hibernation.DiskBytes,
-		MayCreate: m.hub.MaySnapshot, MayCopy: m.hub.MayCopy})
+		Permits: m.hub})
 	s.sessions = session.New(session.Config{Pool: s.pool, Store: r.store, Log: m.log, Egress: s.egress,
 		Bound: boundSettings{s.bound, t.registries.Certificates()}, Sealer: s.vault, Quotas: m.now.quotas,
-		Events: r.events, Rules: rules, Kept: s.snapshots.Kept, KeptBytes: s.snapshots.Bytes})
+		Events: r.events, Rules: rules, Permits: m.hub, Keeper: s.snapshots})
 	s.snapshots.Sessions = s.sessions
 }
 
@@ -373,7 +372,7 @@ func (a *App) startTasks(background context.Context, tasks *sync.WaitGroup) {
 	if a.verifier != nil {
 		tasks.Go(func() { a.verifier.Run(background) })
 	}
-	tasks.Go(func() { memorylimit.Bound(background) })
+	tasks.Go(func() { boundMemory(background) })
 	tasks.Go(func() { a.gateway.Run(background) })
 	tasks.Go(func() { a.servers.Run(background) })
 }

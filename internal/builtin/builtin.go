@@ -96,6 +96,8 @@ func (in SessionInput) target(_ *Tools, c tool.Call, d *tool.Detail) {
 	d.Session = session.OpenRequest{ID: in.SessionID}.Wanted(c.Principal)
 }
 
+func (in *SessionInput) pin(id string) { in.SessionID = id }
+
 // Props implements tool.Describer.
 func (SessionInput) Props() []tool.Prop {
 	return []tool.Prop{{Name: "session_id", Description: "Which computer to use. Leave it out for your default one; " +

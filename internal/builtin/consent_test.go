@@ -384,5 +384,5 @@ func callTool(t *Tools, ctx context.Context, c tool.Call) (*tool.Result, error) 
 	if !ok {
 		return nil, fmt.Errorf("there is no %s", c.Name)
 	}
-	return f.Call(ctx, c)
+	return f.Call(ctx, c.Through(tool.Open{}))
 }

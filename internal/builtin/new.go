@@ -23,8 +23,8 @@ func New(c Config) *Tools {
 	t := &Tools{Config: c, byName: map[string]tool.Callable{},
 		replies: once.New(once.Config[reply]{TokenContext: c.TokenContext, Size: reply.size})}
 	t.SetConsent(c.Consent)
-	add[CodeResult](t, policy.CodeExecute, "execute_code", retryable(t.replies, namingSession(t, t.executeCode)))
-	add[CommandResult](t, policy.ShellExecute, "execute_command", retryable(t.replies, namingSession(t, t.executeCommand)))
+	add[CodeResult](t, policy.CodeExecute, "execute_code", t.executeCode)
+	add[CommandResult](t, policy.ShellExecute, "execute_command", t.executeCommand)
 	add[FileRead](t, policy.FileRead, "sandbox_read_file", t.readFile)
 	add[FileWritten](t, policy.FileWrite, "sandbox_write_file", t.writeFile)
 	add[FileEdited](t, policy.FileWrite, "sandbox_edit_file", t.editFile)
@@ -100,7 +100,7 @@ type handler[In any] func(context.Context, tool.Call, In) (*tool.Result, error)
 // add adds the tool of that name in tools.yaml, whose arguments are In and whose result has the fields
 // Out. Policy sees its calls as operation o.
 func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) {
-	h = namingSession(t, h)
+	h = retryable(t.replies, namingSession(t, h))
 	t.kinds = append(t.kinds, kind{name, func(d definition.Definition) tool.Tool {
 		d.Name, d.Operation = name, o
 		d.Input, d.Output = tool.InputOf[In](d.Arguments...), tool.OutputOf[Out](d.Required, d.Result...)
@@ -110,10 +110,18 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 	if with, ok := any(*new(In)).(implying); ok {
 		implies = with.implies()
 	}
+	// It is done for policy, where a rule has to know, and again to run: in between the call is the hub's, without types.
+	decode := func(c tool.Call) (In, error) {
+		in, err := tool.Decode[In](t.current.Load().byName[name](), c.Args)
+		if with, ok := any(&in).(interface{ pin(id string) }); ok && c.Session != "" {
+			with.pin(c.Session)
+		}
+		return in, err
+	}
 	t.byName[name] = tool.Callable{Operation: o, Implies: implies, DetailFollows: o == policy.CodeExecute,
 		Consents: o == policy.MCPInstall || o == policy.MCPConnect,
 		Detail: func(c tool.Call) (d tool.Detail, err error) {
-			in, err := tool.Decode[In](t.current.Load().byName[name](), c.Args)
+			in, err := decode(c)
 			if with, ok := any(in).(detailed); ok {
 				d.Text = with.detail()
 			}
@@ -122,7 +130,7 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 			}
 			return d, err
 		}, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
-			in, err := tool.Decode[In](t.current.Load().byName[name](), c.Args)
+			in, err := decode(c)
 			if err != nil {
 				return nil, err
 			}
@@ -141,7 +149,8 @@ func add[Out, In any](t *Tools, o policy.Operation, name string, h handler[In]) 
 // detailed is an input with a detail for the patterns of rules.
 type detailed interface{ detail() string }
 
-// targeted is an input of calls that are for one session, or one third-party server.
+// targeted is an input of calls that are for one session, or one third-party server. One that names a session has a method
+// pin too: see tool.Call.Session.
 type targeted interface {
 	target(t *Tools, c tool.Call, d *tool.Detail)
 }
@@ -149,15 +158,22 @@ type targeted interface {
 // implying is an input whose calls may ask policy about other operations.
 type implying interface{ implies() []policy.Operation }
 
+// keyed is an input with an idempotency key; empty: the call has none.
+type keyed interface{ key() string }
+
 // retryable returns a handler that runs calls with the same idempotency key only once.
-func retryable[In interface{ key() string }](replies *once.Replies[reply], h handler[In]) handler[In] {
+func retryable[In any](replies *once.Replies[reply], h handler[In]) handler[In] {
+	if _, ok := any(*new(In)).(keyed); !ok {
+		return h
+	}
 	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
-		key := in.key()
+		key := any(in).(keyed).key()
 		if key == "" {
 			return h(ctx, c, in)
 		}
 		name := fmt.Sprintf("%s %+v", c.Name, c.Principal.Rights()) // a result is only for who may do the same
-		q := once.Request{Principal: c.Principal, Name: name, Input: c.Args, Key: key, Hold: c.Door().Hold}
+		input := append(slices.Clip(c.Args), c.Session...)          // a name may be another session's by now
+		q := once.Request{Principal: c.Principal, Name: name, Input: input, Key: key, Hold: c.Door().Hold}
 		ran := make(chan struct{}) // closed by the run
 		r, err := replies.Do(ctx, q, func(ctx context.Context) (r reply, err error) {
 			close(ran)

@@ -75,7 +75,7 @@ func TestListsWithholdWhatIsDenied(t *testing.T) {
 	if !slices.Equal(names, []string{"a", "sub", "sub/private"}) || withheld != 5 {
 		t.Errorf("it shows %v, and withholds %d", names, withheld)
 	}
-	shown, withheld = shownFiles(t.Context(), tool.Call{}, "dir", files)
+	shown, withheld = shownFiles(t.Context(), tool.Call{}.Through(tool.Open{}), "dir", files)
 	if len(shown) != len(files) || withheld != 0 {
 		t.Errorf("without rules it shows %d and withholds %d", len(shown), withheld)
 	}

@@ -202,6 +202,8 @@ type stopSessionInput struct {
 // target implements targeted.
 func (in stopSessionInput) target(_ *Tools, _ tool.Call, d *tool.Detail) { d.Session = in.SessionID }
 
+func (in *stopSessionInput) pin(id string) { in.SessionID = id }
+
 // implies implements implying.
 func (stopSessionInput) implies() []policy.Operation { return []policy.Operation{policy.SessionPause} }
 
@@ -253,6 +255,8 @@ type resumeSessionInput struct {
 
 // target implements targeted.
 func (in resumeSessionInput) target(_ *Tools, _ tool.Call, d *tool.Detail) { d.Session = in.SessionID }
+
+func (in *resumeSessionInput) pin(id string) { in.SessionID = id }
 
 func (t *Tools) resumeSession(ctx context.Context, c tool.Call, in resumeSessionInput) (*tool.Result, error) {
 	i, notice, err := t.Sessions.Resume(ctx, c.Principal, in.SessionID)

@@ -61,6 +61,8 @@ func (in RestoreInput) target(t *Tools, c tool.Call, d *tool.Detail) {
 	}
 }
 
+func (in *RestoreInput) pin(id string) { in.SessionID = id }
+
 // ForkInput are the arguments of fork_session.
 type ForkInput struct {
 	SessionInput

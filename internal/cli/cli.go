@@ -22,10 +22,7 @@ import (
 	"sandlot/internal/cli/image"
 	"sandlot/internal/cli/install"
 	"sandlot/internal/cli/plain"
-	"sandlot/internal/cli/quota"
 	"sandlot/internal/cli/service"
-	"sandlot/internal/cli/snapshot"
-	"sandlot/internal/cli/template"
 	"sandlot/internal/cli/upgrade"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
@@ -121,9 +118,9 @@ or let the client start "sandlot stdio".`,
 			"name of a service's user from SANDLOT_USER")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copyFile(),
 		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.policy(), p.questions(),
-		snapshot.Command(p.client, p.out), quota.Command(p.get, p.out),
+		snapshotCommand(p.client, p.out), quotaCommand(p.get, p.out),
 		image.Command(p.images, p.out, p.err),
-		template.Command(p.connectOperator, p.out),
+		templateCommand(p.connectOperator, p.out),
 		p.install(), p.uninstall(), p.service(),
 		p.doctor(), p.settings(), p.token(), p.backup(), p.restore(),
 		p.upgrade(), p.version())

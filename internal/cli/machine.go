@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"sandlot/internal/app"
-	"sandlot/internal/cli/folder"
 	"sandlot/internal/cli/image"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
@@ -42,7 +41,7 @@ everything. --state-dir selects one folder.`,
 		if p.asJSON {
 			return p.json(machineState{folders})
 		}
-		return folder.Show(p.out, folders)
+		return showFolders(p.out, folders)
 	})
 }
 

@@ -22,8 +22,6 @@ import (
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/builtin"
 	"sandlot/internal/cli/connection"
-	"sandlot/internal/cli/session"
-	"sandlot/internal/cli/snapshot"
 	"sandlot/internal/image"
 	"sandlot/internal/terminal"
 )
@@ -296,8 +294,8 @@ func (p *program) sessions() *cobra.Command {
 		return nil
 	})
 	wrong := func(err error) error { return usage{err} }
-	c.AddCommand(session.New(p.client, wrong, p.out), p.stopSession(), snapshot.Fork(p.client, p.out))
-	c.AddCommand(session.Life(p.client, wrong, p.out)...)
+	c.AddCommand(newSessionCommand(p.client, wrong, p.out), p.stopSession(), forkCommand(p.client, p.out))
+	c.AddCommand(lifeCommands(p.client, wrong, p.out)...)
 	return c
 }
 

@@ -52,8 +52,8 @@ func (g *Gateway) newFastPath(e *endpoint) fastPath {
 		Tool: func(name string) (fastpath.Tool, bool) {
 			k := featureKey{"tools/call", name}
 			if e.own()[k] != nil {
-				return fastpath.Tool{Own: true, Elicits: g.elicits(e, name),
-					AsksHosts: g.Hub.AsksHosts(e.principal, name)}, true
+				look := g.look(e, name)
+				return fastpath.Tool{Own: true, Elicits: look.Asks, AsksHosts: look.Hosts}, true
 			}
 			definition := e.external.current()[k]
 			return fastpath.Tool{ArgumentHeaders: hasHeaders(definition)}, definition != nil

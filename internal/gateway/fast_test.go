@@ -358,7 +358,7 @@ func TestFastPathAsksHosts(t *testing.T) {
 	defer questions.Close()
 	var hold atomic.Int64
 	own := fakeElicitor{call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
-		return &tool.Result{Summary: fmt.Sprint("asks: ", tool.CanAsk(c))}, nil
+		return &tool.Result{Summary: fmt.Sprint("asks: ", tool.CanAsk(c.User()))}, nil
 	}}
 	g := New(Config{Log: slog.New(slog.DiscardHandler), Hub: hub.New(hub.Config{Sources: []tool.Source{own},
 		Questions: questions, NetworkHold: func() time.Duration { return time.Duration(hold.Load()) }})})

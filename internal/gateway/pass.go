@@ -12,6 +12,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
+	"sandlot/internal/hub"
 	"sandlot/internal/revision"
 	"sandlot/internal/toolview"
 )
@@ -72,9 +73,11 @@ func (g *Gateway) relayRequest(ctx context.Context, e *endpoint, method string, 
 	switch r := req.(type) {
 	case *mcp.CallToolRequest:
 		external := g.isExternal(ctx, e, method, r.Params.Name)
-		if !external && !g.elicits(e, r.Params.Name) && !(g.Hub.AsksHosts(e.principal, r.Params.Name) &&
-			relay.Supports(relay.Capabilities(r.ClientCapabilities()), "elicitation/create")) {
-			return nil
+		if !external {
+			look := g.look(e, r.Params.Name)
+			if !look.Asks && !(look.Hosts && relay.Supports(relay.Capabilities(r.ClientCapabilities()), "elicitation/create")) {
+				return nil
+			}
 		}
 		q := newRelayRequest(r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
 		q.Own, q.Arguments, q.Results = !external, r.Params.Arguments, e.resultsOf(r.Extra, r.ClientInfo())
@@ -170,7 +173,9 @@ func failedCall(err error, name string, own bool, form toolview.Results) (mcp.Re
 	return nil, rpc.Error(err)
 }
 
-// elicits reports whether a call of one of Sandlot's own tools may ask the client's user.
-func (g *Gateway) elicits(e *endpoint, name string) bool {
-	return e.elicits[name] || g.Hub.MayAsk(e.principal, name) || g.Hub.CallsTools(e.principal, name)
+// look returns whom a call of one of Sandlot's own tools may ask.
+func (g *Gateway) look(e *endpoint, name string) hub.Look {
+	l := g.Hub.Look(e.principal, name)
+	l.Asks = l.Asks || e.elicits[name]
+	return l
 }

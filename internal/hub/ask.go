@@ -37,12 +37,12 @@ type asker struct {
 	request Request
 }
 
-type askerKey struct{}
+type userKey struct{}
 
-// withCall returns a context from which requests that a tool's call makes on the way, such as one
-// for a new session, ask the client of the call.
-func withCall(ctx context.Context, c *tool.Call) context.Context {
-	return context.WithValue(ctx, askerKey{}, c)
+// withUser returns a context from which requests that a tool's call makes on the way, such as one
+// for a new session, ask the user of the call.
+func withUser(ctx context.Context, u *tool.User) context.Context {
+	return context.WithValue(ctx, userKey{}, u)
 }
 
 // snapshot has the rules that were in effect at one moment; nil: there were none.
@@ -54,13 +54,24 @@ func (h *Hub) takeSnapshot() *snapshot { return &snapshot{h.Rules.Load()} }
 func (h *Hub) decide(r Request) policy.Decision {
 	q := policy.Question{Principal: r.Principal, Operation: r.Operation, Resource: r.Resource, Detail: r.Detail,
 		DetailFollows: r.DetailFollows}
-	switch {
-	case h.Decide != nil:
+	if h.Decide != nil {
 		return h.Decide(q)
-	case r.snapshot != nil:
-		return r.snapshot.rules.Decide(q)
 	}
-	return h.Rules.Load().Decide(q)
+	return h.rulesFor(r).Decide(q)
+}
+
+// rulesFor returns the rules that decide about a request.
+func (h *Hub) rulesFor(r Request) *policy.Rules {
+	if r.snapshot != nil {
+		return r.snapshot.rules
+	}
+	return h.Rules.Load()
+}
+
+// indifferent reports whether a request need not be put to policy: a principal may do such a thing to what they own, as
+// nothing can say no, and no trail is to have it. A part of a call, such as its session, is asked about only if not.
+func (h *Hub) indifferent(ctx context.Context, r Request) bool {
+	return h.Decide == nil && r.Principal.Scope == "" && !h.rulesFor(r).Any(r.Operation) && trailOf(ctx) == nil
 }
 
 // permit returns no error if policy allows a request, or a person does whom a rule asks. The decision is the one of
@@ -178,21 +189,21 @@ func (h *Hub) answered(about question.Subject, session string) (allowed, known b
 // askNow asks through the client of the call, or else puts a question and waits.
 func (a *asker) askNow(ctx context.Context, q question.Question) error {
 	h, timeout := a.hub, a.hub.QuestionTimeout()
-	call := a.request.call
-	if call == nil {
-		call, _ = ctx.Value(askerKey{}).(*tool.Call)
+	user := a.request.user
+	if user == nil {
+		user, _ = ctx.Value(userKey{}).(*tool.User)
 	}
-	if call == nil {
-		call = &tool.Call{}
+	if user == nil {
+		user = &tool.User{}
 	}
-	if !tool.CanAsk(*call) {
-		return a.wait(ctx, q, call.Progress, timeout)
+	if !tool.CanAsk(*user) {
+		return a.wait(ctx, q, user.Progress, timeout)
 	}
 	choices := []string{allowOnce, allowSession, allowAlways, denyOnce}
 	if q.Session == "" {
 		choices = []string{allowOnce, allowAlways, denyOnce}
 	}
-	choice, err := tool.AskUser(ctx, *call, tool.Question{Message: q.Text}, choices, timeout)
+	choice, err := tool.AskUser(ctx, *user, tool.Question{Message: q.Text}, choices, timeout)
 	if declined, ok := errors.AsType[*tool.Declined](err); ok {
 		return a.declined(declined.Message)
 	}

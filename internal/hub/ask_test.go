@@ -70,7 +70,7 @@ func TestYesForOneServer(t *testing.T) {
 	for _, span := range []question.Span{question.Once, question.Session, question.Always} {
 		synctest.Test(t, func(t *testing.T) {
 			h := askingHub(t, "ask * mcp.install")
-			r := Request{Principal: ann, Operation: policy.MCPInstall, Detail: "docs npm:@mcp/docs", call: &tool.Call{},
+			r := Request{Principal: ann, Operation: policy.MCPInstall, Detail: "docs npm:@mcp/docs", user: &tool.User{},
 				Resource: policy.Resource{Kind: sessionKind, ID: "s1", Owner: ann.ID}, consents: true}
 			install := func(runs string) chan error {
 				done := make(chan error, 1)

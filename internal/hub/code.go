@@ -9,15 +9,6 @@ import (
 	"sandlot/internal/tool"
 )
 
-// CallsTools reports whether code that a principal runs by one of Sandlot's own tools may call third-party servers.
-func (h *Hub) CallsTools(p auth.Principal, name string) bool {
-	if h.Servers == nil {
-		return false
-	}
-	f, ok := h.findTool(p, name)
-	return ok && (f.Operation == policy.CodeExecute || f.Operation == policy.ShellExecute) && h.Servers.Any(p)
-}
-
 // CallExternal calls a third-party server's tool for code in a sandbox. It calls none of Sandlot's own tools: code
 // would wait for the interpreter that it runs in.
 func (h *Hub) CallExternal(ctx context.Context, c tool.Call) (*tool.Result, error) {
@@ -76,7 +67,7 @@ func (h *Hub) externalTool(ctx context.Context, c tool.Call) (tool.Callable, err
 	if f, ok := h.external.Find(c.Principal, c.Name); ok {
 		return f, nil
 	}
-	if _, own := h.findTool(c.Principal, c.Name); own {
+	if _, _, own := h.findTool(c.Principal, c.Name); own {
 		return tool.Callable{}, fault.New(fault.Forbidden, "%s is a tool of Sandlot itself: use it from the client",
 			c.Name)
 	}

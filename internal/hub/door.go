@@ -22,10 +22,12 @@ type door struct {
 
 // Ask implements tool.Door. The rules may have changed since the call began.
 func (d *door) Ask(ctx context.Context, o policy.Operation, detail string) (tool.Door, error) {
-	r, _ := d.hub.callRequest(ctx, d.tool, &d.call)
-	if d.request.Resource.Kind != "" {
-		r.Resource = d.request.Resource
+	r := d.request
+	if r.Resource.Kind == "" { // it did not matter, and may by now: to new rules, or to a trail
+		r, _ = d.hub.callRequest(ctx, d.tool, &d.call)
 	}
+	r.snapshot = d.hub.takeSnapshot()
+	r.user = userOf(r.snapshot.rules, d.tool, d.call)
 	r.Operation, r.Detail, r.DetailFollows, r.consents = o, detail, false, true
 	decision, err := d.hub.permit(ctx, r)
 	if err != nil {
@@ -53,7 +55,7 @@ func (d *door) Consent(ctx context.Context, q tool.Question) (decided bool, err 
 // Shows implements tool.Door. A rule that asked about the request itself does not ask about each of its details.
 func (d *door) Shows(ctx context.Context, detail string) bool {
 	r := d.request
-	if d.hub.Decide == nil && trailOf(ctx) == nil && !r.snapshot.rules.Any(r.Operation) {
+	if d.hub.indifferent(ctx, r) {
 		return true
 	}
 	r.Detail = detail

@@ -58,7 +58,7 @@ var proxied = map[string]policy.Operation{
 // Proxy sends a request to the third-party server that it is for, and returns the whole MCP
 // result object.
 func (h *Hub) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
-	q := Request{Principal: r.Principal, Operation: proxied[r.Method], call: &tool.Call{Client: r.Client},
+	q := Request{Principal: r.Principal, Operation: proxied[r.Method], user: &tool.User{Client: r.Client},
 		snapshot: h.takeSnapshot()}
 	if h.external != nil && h.needsDetail(ctx, q) {
 		d := h.external.Detail(r)

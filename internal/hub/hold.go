@@ -43,15 +43,10 @@ type hostQuestion struct {
 // Asker returns what asks a person about hosts.
 func (h *Hub) Asker() egress.Asker { return &h.asking }
 
-// AsksHosts reports whether a person may be asked about hosts in a call of one of Sandlot's own tools, if its client can
-// ask.
-func (h *Hub) AsksHosts(p auth.Principal, name string) bool {
-	if h.Questions == nil || h.asking.time() == 0 || !h.asking.asksUnlisted(p) && !h.Rules.Load().MayAsk(policy.NetworkReach) {
-		return false
-	}
-	f, ok := h.findTool(p, name)
-	return ok && slices.Contains([]policy.Operation{policy.CodeExecute, policy.ShellExecute, policy.MCPInstall,
-		policy.MCPConnect}, f.Operation)
+// asksHosts reports whether a person may be asked about hosts in calls of a principal.
+func (h *Hub) asksHosts(p auth.Principal) bool {
+	return h.Questions != nil && h.asking.time() > 0 &&
+		(h.asking.asksUnlisted(p) || h.Rules.Load().MayAsk(policy.NetworkReach))
 }
 
 // maxHosts is how many hosts a person is asked about in one call.
@@ -59,7 +54,7 @@ const maxHosts = 8
 
 // begin notes that a call runs whose client can ask its user. Its end is noted by the function that it returns.
 func (a *asking) begin(ctx context.Context, c tool.Call) (end func()) {
-	if a.hub.Questions == nil || a.time() == 0 || !tool.CanAsk(c) {
+	if a.hub.Questions == nil || a.time() == 0 || !tool.CanAsk(c.User()) {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -237,7 +232,7 @@ func (a *asking) askClient(ctx context.Context, c *askingCall, q question.Questi
 		choices = append(choices, alwaysPreset(set))
 	}
 	choices = append(choices, denyOnce)
-	choice, err := tool.AskUser(ctx, c.call, tool.Question{Message: q.Text}, choices, h.QuestionTimeout())
+	choice, err := tool.AskUser(ctx, c.call.User(), tool.Question{Message: q.Text}, choices, h.QuestionTimeout())
 	if declined, ok := errors.AsType[*tool.Declined](err); ctx.Err() != nil || err != nil && !(ok && declined.Refused) {
 		return false // or somebody else has answered, or the call has ended
 	}

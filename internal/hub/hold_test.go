@@ -307,13 +307,13 @@ func TestHoldNamesItsQuestion(t *testing.T) {
 // TestAsksHosts: the tools that run programs ask where somebody can be asked.
 func TestAsksHosts(t *testing.T) {
 	h, _ := holdingHub(t)
-	if h.AsksHosts(auth.Local, "no_such_tool") {
+	if h.Look(auth.Local, "no_such_tool").Hosts {
 		t.Error("a tool that is not there")
 	}
 	h.Sources = []tool.Source{toolsOf{"run": policy.ShellExecute, "read": policy.FileRead}}
 	for name, want := range map[string]bool{"run": true, "read": false} {
-		if h.AsksHosts(auth.Local, name) != want || h.AsksHosts(ann, name) {
-			t.Errorf("%s: %v, of a user with a token %v", name, h.AsksHosts(auth.Local, name), h.AsksHosts(ann, name))
+		if here, there := h.Look(auth.Local, name).Hosts, h.Look(ann, name).Hosts; here != want || there {
+			t.Errorf("%s: %v, of a user with a token %v", name, here, there)
 		}
 	}
 }

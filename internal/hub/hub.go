@@ -125,7 +125,7 @@ type Request struct {
 	// yet, and ActiveRequest.decide follows.
 	Detail        string
 	DetailFollows bool
-	call          *tool.Call // its client is asked; nil: see withCall
+	user          *tool.User // who is asked; nil: see withUser
 	consents      bool       // the call asks for consent itself
 	// snapshot has the rules with which the request was made, and which decide about it: others might depend on what
 	// it does not have. nil: the rules in effect.

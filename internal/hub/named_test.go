@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"encoding/json"
 	"testing"
 
 	"sandlot/internal/fault"
@@ -36,16 +35,6 @@ func TestNamesBecomeIDs(t *testing.T) {
 		any(&change).(interface{ pin(string) }).pin(id)
 		if string(s) != want || string(change.SessionID) != want {
 			t.Errorf("%q became %q and %q", given, s, change.SessionID)
-		}
-	}
-	for args, want := range map[string]string{
-		`{"code":"1","session_id":"build"}`:   `{"code":"1","session_id":"` + id + `"}`,
-		`{"code":"build"}`:                    `{"code":"build"}`,
-		`{"code":"1","session_id":"another"}`: `{"code":"1","session_id":"another"}`,
-		`[`:                                   `[`,
-	} {
-		if got := withSession(json.RawMessage(args), "build", id); string(got) != want {
-			t.Errorf("%s became %s", args, got)
 		}
 	}
 }

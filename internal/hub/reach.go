@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"strings"
 
 	"sandlot/internal/auth"
@@ -18,14 +19,13 @@ func (h *Hub) Reach(o egress.Owner, host string, phase egress.Phase) egress.Ruli
 		}
 		return egress.Ruling{}
 	}
-	rules := h.Rules.Load()
 	p := auth.OnBehalfOf(o.Principal)
-	if !rules.Any(policy.NetworkReach) || p.ID == "" {
+	r := Request{Principal: p, Operation: policy.NetworkReach, Detail: host, snapshot: h.takeSnapshot(),
+		Resource: policy.Resource{Kind: sessionKind, ID: o.Session, Owner: p.ID}}
+	if p.ID == "" || h.indifferent(context.Background(), r) {
 		return egress.Ruling{}
 	}
-	r := Request{Principal: p, Operation: policy.NetworkReach, Detail: host,
-		Resource: policy.Resource{Kind: sessionKind, ID: o.Session, Owner: p.ID}}
-	d := rules.Decide(policy.Question{Principal: p, Operation: r.Operation, Resource: r.Resource, Detail: host})
+	d := h.decide(r)
 	place := "" // where the rule stands; what stands in it is the operator's to know
 	if d.Rule != nil {
 		place = d.Rule.Place

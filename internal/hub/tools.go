@@ -2,7 +2,6 @@ package hub
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/once"
 	"sandlot/internal/policy"
-	"sandlot/internal/rawjson"
 	"sandlot/internal/tool"
 )
 
@@ -51,13 +49,8 @@ func (h *Hub) OwnTools() []tool.Tool {
 
 // Owns reports whether Sandlot itself has a tool of that name.
 func (h *Hub) Owns(name string) bool {
-	return slices.ContainsFunc(h.Sources, func(s tool.Source) bool {
-		if _, external := s.(tool.External); external {
-			return false
-		}
-		_, found := s.Find(auth.Local, name)
-		return found
-	})
+	_, external, ok := h.findTool(auth.Local, name)
+	return ok && !external
 }
 
 // callFor is Call for a principal.
@@ -68,11 +61,7 @@ func (h *Hub) callFor(ctx context.Context, p auth.Principal, c tool.Call) (*tool
 
 // Call calls a tool by the name that clients use.
 func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
-	f, ok := h.findTool(c.Principal, c.Name)
-	if ok && f.Resolve != nil {
-		c, _ = h.Resolve(ctx, c)
-		f, ok = h.findTool(c.Principal, c.Name)
-	}
+	c, f, _, ok := h.resolve(ctx, c)
 	if !ok {
 		return nil, h.toolNotFound(ctx, c.Principal, c.Name)
 	}
@@ -84,8 +73,8 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	open := once.NewShared(func() { _ = a.Close() }) // a run with an idempotency key may outlast this call
 	defer open.Release()
 	c = c.Through(&door{hub: h, tool: f, call: c, request: r, decision: a.decision, open: open})
-	if r.call != nil {
-		ctx = withCall(ctx, r.call)
+	if r.user != nil {
+		ctx = withUser(ctx, r.user)
 	}
 	defer h.asking.begin(ctx, c)()
 	var res *tool.Result
@@ -113,20 +102,21 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 // Resolve returns the call that c stands for, such as that of the tool that a call of call_tool names, and whether a
 // third-party server's tool is called. Whoever treats these calls differently resolves a call before it calls.
 func (h *Hub) Resolve(ctx context.Context, c tool.Call) (resolved tool.Call, external bool) {
-	if f, ok := h.findTool(c.Principal, c.Name); ok && f.Resolve != nil {
-		inner, err := f.Resolve(ctx, c)
-		if err != nil {
-			return c, false // its own Call says why
-		}
-		c = inner
+	resolved, _, external, _ = h.resolve(ctx, c)
+	return resolved, external
+}
+
+// resolve is Resolve, and returns the tool too; ok: there is one.
+func (h *Hub) resolve(ctx context.Context, c tool.Call) (resolved tool.Call, f tool.Callable, external, ok bool) {
+	if f, external, ok = h.findTool(c.Principal, c.Name); !ok || f.Resolve == nil {
+		return c, f, external, ok
 	}
-	for _, s := range h.Sources {
-		if _, ok := s.Find(c.Principal, c.Name); ok {
-			_, external = s.(tool.External)
-			return c, external
-		}
+	inner, err := f.Resolve(ctx, c)
+	if err != nil {
+		return c, f, external, true // its own Call says why
 	}
-	return c, false
+	f, external, ok = h.findTool(inner.Principal, inner.Name)
+	return inner, f, external, ok
 }
 
 // callWithinQuota calls a tool, if the principal's quota of calls allows one more. The call counts until the
@@ -145,10 +135,8 @@ func (a *ActiveRequest) callWithinQuota(ctx context.Context, f tool.Callable, c 
 func (h *Hub) callRequest(ctx context.Context, f tool.Callable, c *tool.Call) (r Request, invalid error) {
 	r = Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, consents: f.Consents,
 		DetailFollows: f.DetailFollows, snapshot: h.takeSnapshot()}
-	if mayAsk(r.snapshot.rules, f) {
-		r.call = &tool.Call{Client: c.Client, Progress: c.Progress}
-	}
-	if f.Detail == nil || r.call == nil && !h.needsDetail(ctx, r) {
+	r.user = userOf(r.snapshot.rules, f, *c)
+	if f.Detail == nil || r.user == nil && !h.needsDetail(ctx, r) {
 		return r, nil
 	}
 	d, invalid := f.Detail(*c)
@@ -160,37 +148,27 @@ func (h *Hub) callRequest(ctx context.Context, f tool.Callable, c *tool.Call) (r
 	r.Detail, r.DetailFollows = d.Text, f.DetailFollows || invalid != nil
 	r.Resource = h.resourceOf(c.Principal, d)
 	if r.Resource.Kind == sessionKind && isName(d.Session, r.Resource.ID) {
-		c.Args = withSession(c.Args, d.Session, r.Resource.ID)
+		c.Session = r.Resource.ID
 	}
 	return r, invalid
 }
 
-// isName reports whether a session with that id was named in another way than by its id, "home" or "new". The name may be
-// another session's by the time when a person has answered: what was decided is done to the session that it was about.
-func isName(given, id string) bool { return given != "" && given != id && !isAlias(given) }
+// isName reports whether a session with that id was named in another way than by its id, "home" or "new".
+func isName(given, id string) bool { return given != id && !isAlias(given) }
 
-// withSession returns the arguments of a call with the id of a session in place of its name.
-func withSession(args json.RawMessage, name, id string) json.RawMessage {
-	var members map[string]json.RawMessage
-	if json.Unmarshal(args, &members) != nil {
-		return args
+// userOf returns the user whom rules may ask about a call of a tool; nil: they ask nobody.
+func userOf(rules *policy.Rules, f tool.Callable, c tool.Call) *tool.User {
+	if !mayAsk(rules, f) {
+		return nil
 	}
-	var given string
-	if json.Unmarshal(members["session_id"], &given) != nil || given != name {
-		return args
-	}
-	members["session_id"] = rawjson.Quote(id)
-	changed, err := json.Marshal(members)
-	if err != nil {
-		return args
-	}
-	return changed
+	user := c.User()
+	return &user
 }
 
 // needsDetail reports whether what policy has to know of a request matters: to the rules, or to those that may be in
 // effect when its answer is asked for again.
 func (h *Hub) needsDetail(ctx context.Context, r Request) bool {
-	return h.Decide != nil || r.snapshot.rules.UsesDetail(r.Operation) || trailOf(ctx) != nil
+	return h.Decide != nil || h.rulesFor(r).UsesDetail(r.Operation) || trailOf(ctx) != nil
 }
 
 // resourceOf returns the resource of a request. A session of somebody else is like one that is not there: the handler
@@ -209,14 +187,26 @@ func (h *Hub) resourceOf(p auth.Principal, d tool.Detail) policy.Resource {
 	return policy.Resource{}
 }
 
-// MayAsk reports whether rules may ask about a call of a tool.
-func (h *Hub) MayAsk(p auth.Principal, name string) bool {
-	rules := h.Rules.Load()
-	if !rules.Elicits() {
-		return false
+// Look is whom a call of one of Sandlot's own tools may ask, besides what the tool itself does.
+type Look struct {
+	Asks  bool // the user, by rules, or by third-party servers that code calls
+	Hosts bool // the user about hosts, if the client can ask
+}
+
+// Look returns whom a principal's call of a tool may ask. An edge answers calls that ask nobody in a shorter way.
+func (h *Hub) Look(p auth.Principal, name string) (l Look) {
+	rules, hosts := h.Rules.Load(), h.asksHosts(p)
+	if !rules.Elicits() && !hosts && h.Servers == nil {
+		return l
 	}
-	f, ok := h.findTool(p, name)
-	return ok && mayAsk(rules, f)
+	f, _, ok := h.findTool(p, name)
+	if !ok {
+		return l
+	}
+	runs := f.Operation == policy.CodeExecute || f.Operation == policy.ShellExecute
+	l.Asks = mayAsk(rules, f) || runs && h.Servers != nil && h.Servers.Any(p)
+	l.Hosts = hosts && (runs || f.Operation == policy.MCPInstall || f.Operation == policy.MCPConnect)
+	return l
 }
 
 // mayAsk reports whether rules may ask about a call of a tool.
@@ -225,19 +215,21 @@ func mayAsk(rules *policy.Rules, f tool.Callable) bool {
 		slices.ContainsFunc(f.Implies, rules.MayAsk)
 }
 
-func (h *Hub) findTool(p auth.Principal, name string) (tool.Callable, bool) {
+// findTool returns the tool of that name, and whether it is a third-party server's.
+func (h *Hub) findTool(p auth.Principal, name string) (f tool.Callable, external, ok bool) {
 	for _, s := range h.Sources {
-		if f, ok := s.Find(p, name); ok {
-			return f, true
+		if f, ok = s.Find(p, name); ok {
+			_, external = s.(tool.External)
+			return f, external, true
 		}
 	}
-	return tool.Callable{}, false
+	return tool.Callable{}, false, false
 }
 
 // CheckTool returns nil if the principal can call a tool, and otherwise the fault for its
 // call.
 func (h *Hub) CheckTool(ctx context.Context, p auth.Principal, name string) error {
-	if f, ok := h.findTool(p, name); ok {
+	if f, _, ok := h.findTool(p, name); ok {
 		if policy.InScope(p, f.Operation) {
 			return nil // whether rules allow it depends on the arguments
 		}

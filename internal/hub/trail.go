@@ -42,7 +42,7 @@ func trailOf(ctx context.Context) *Trail {
 }
 
 func (t *Trail) add(r Request) {
-	r.call, r.snapshot = nil, nil
+	r.user, r.snapshot = nil, nil
 	for ; t != nil; t = t.outer {
 		t.addOne(r)
 	}

@@ -48,7 +48,7 @@ type Decision struct {
 	Rule *Rule
 }
 
-// Decider decides. Servers use Current.Decide, which applies the rules of the settings after Decide.
+// Decider decides, as Decide and Rules.Decide do.
 type Decider func(Question) Decision
 
 // Decide decides by the table of operations, the scope and the roles of the principal and the

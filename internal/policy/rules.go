@@ -269,5 +269,3 @@ func (c *Current) Load() *Rules {
 	return c.rules.Load()
 }
 
-// Decide is a Decider by the rules in effect.
-func (c *Current) Decide(q Question) Decision { return c.Load().Decide(q) }

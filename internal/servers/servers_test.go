@@ -38,7 +38,7 @@ func callTool(servers *Servers, ctx context.Context, c tool.Call) (*tool.Result,
 	if !ok {
 		return nil, servers.WhyMissing(c.Principal, c.Name)
 	}
-	return f.Call(ctx, c)
+	return f.Call(ctx, c.Through(tool.Open{}))
 }
 
 type memStore struct {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 	"sandlot/internal/event"
@@ -17,6 +15,7 @@ import (
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/record"
 	"sandlot/internal/session/state"
 	"sandlot/internal/session/usage"
 )
@@ -48,7 +47,7 @@ func (s *Sessions) WhileStill(ctx context.Context, p auth.Principal, id string,
 		return fault.Wrap(fault.Configuration, err, "the session cannot be copied: %v", err).
 			Advise("Copy the files that matter", "Ask the operator for a template with the runtime gvisor")
 	}
-	return session.own(ctx, unused|adopts, func() error { return s.whileStill(ctx, session, do) })
+	return session.own(ctx, unused, func() error { return s.whileStill(ctx, session, do) })
 }
 
 // whileStill is WhileStill for a session whose turn it is.
@@ -115,7 +114,8 @@ func (s *Sessions) makeAsleep(ctx context.Context, p auth.Principal, c Content, 
 		}
 	}
 	now := time.Now().UTC()
-	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, State: Asleep, Created: now, Used: now, Slept: now, Parent: from}
+	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, State: record.Asleep, Created: now, Used: now, Slept: now,
+		Parent: from}
 	r.Hold(c)
 	r.Scope = policy.Narrow(c.Scope, p.Scope) // its programs run because p has asked for that
 	if r.Network, err = s.networkOfCopy(p, c, NetworkOverride{}, from.Session); err != nil {
@@ -124,9 +124,7 @@ func (s *Sessions) makeAsleep(ctx context.Context, p auth.Principal, c Content, 
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, env); err != nil {
 		return "", err
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), disk: usage.NewDisk(c.Files, now),
-		cur:   current{rec: r, Status: state.Of(state.Copied)},
-		meter: egress.NewMeter(egress.Traffic{}, s.usage.Meter(p.ID))}
+	session := s.newSession(r, state.Copied, usage.NewDisk(c.Files, now))
 	session.disk.Changed()
 	if err := s.add(ctx, session); err != nil {
 		return "", err
@@ -185,7 +183,7 @@ func (s *Sessions) replace(ctx context.Context, p auth.Principal, session *Sessi
 		return err
 	}
 	hold := func(r *Record) {
-		r.State, r.Slept, r.Sandbox, r.Lost = Asleep, time.Now().UTC(), "", ""
+		r.State, r.Slept, r.Sandbox, r.Lost = record.Asleep, time.Now().UTC(), "", ""
 		r.Hold(c)
 		r.Network, r.Scope = network, policy.Narrow(c.Scope, p.Scope)
 	}
@@ -213,9 +211,12 @@ func (s *Sessions) replace(ctx context.Context, p auth.Principal, session *Sessi
 	session.applyPolicy()
 	if woken != nil {
 		s.removeImage(ctx, c.Runtime, c.Image) // so that it is not used twice in any case
-		s.publish(session.record(), event.SessionWoken, woken.Flavor.Name, time.Since(began))
 	}
+	took := time.Since(began)
 	session.forget(ctx, before, old)
+	if woken != nil {
+		s.publish(session.record(), event.SessionWoken, woken.Flavor.Name, took)
+	}
 	return nil
 }
 
@@ -230,7 +231,7 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 	s.mu.Unlock()
 	err = s.update(func(r *Record) {
 		if hold(r); woken != nil {
-			r.State, r.Sandbox, r.Image = Live, woken.ID, ""
+			r.State, r.Sandbox, r.Image = record.Live, woken.ID, ""
 		}
 	})
 	s.mu.Lock()
@@ -249,11 +250,11 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 	} else {
 		s.on(state.ReplacedAsleep)
 	}
-	s.cur.asleepFor = 0
 	if old != nil {
-		s.cur.ended, s.cur.restored = old.ID, true
+		s.cur.ended = ended{sandbox: old.ID, restored: true}
 	}
-	s.cur.warned, s.cur.warning = false, ""
+	s.cur.notices.asleepFor = 0
+	s.cur.notices.sandboxEnds()
 	s.disk.Replace(files)
 	return before, old, nil
 }
@@ -342,10 +343,10 @@ func (s *Session) forget(ctx context.Context, before Record, old *pool.Booted) {
 
 // kept returns the workspaces and images that belong to no session, and stay.
 func (s *Sessions) kept(ctx context.Context) (workspaces, images []string, err error) {
-	if s.Kept == nil {
+	if s.Keeper == nil {
 		return nil, nil, nil
 	}
-	return s.Kept(ctx)
+	return s.Keeper.Kept(ctx)
 }
 
 // Copy makes a content of copies of another one.

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"sandlot/internal/atomicfile"
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/pool"
@@ -79,13 +78,13 @@ func (s *Session) stayAwake(until time.Time, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cur.awakeUntil = until
-	s.warn(cause)
+	s.cur.notices.warn(cause)
 }
 
 // tellReplaced tells the user once that the session could not be put to sleep now, as files were replaced that its
 // programs have open: before somebody stops the server, and variables may be lost.
 func (s *Session) tellReplaced(b *pool.Booted) {
-	if b == nil || s.current().warned || !s.sessions.Hibernation.Enabled {
+	if b == nil || s.current().notices.warned || !s.sessions.Hibernation.Enabled {
 		return
 	}
 	freezer := s.sessions.Pool.Capabilities(s.record().Runtime).Freezer
@@ -96,24 +95,7 @@ func (s *Session) tellReplaced(b *pool.Booted) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cur.booted == b {
-		s.warn(err)
-	}
-}
-
-// warn makes the next result say that the session cannot sleep, if files that were replaced or a full disk are
-// the cause. It is said once for each sandbox. The caller holds mu.
-func (s *Session) warn(cause error) {
-	until := ""
-	switch {
-	case errors.Is(cause, sandbox.ErrReplaced):
-		until = "the programs that were running before have ended"
-	case atomicfile.IsDiskFull(cause):
-		until = "the disk has room"
-	}
-	if until != "" && !s.cur.warned {
-		s.cur.warned, s.cur.warning = true, fmt.Sprintf("This session cannot be put to sleep or copied at the moment: %s. "+
-			"It stays awake; if the server is stopped, variables and processes may be lost. It can again when %s; files in "+
-			"/workspace are kept in any case.", reason.State(cause), until)
+		s.cur.notices.warn(err)
 	}
 }
 
@@ -128,16 +110,16 @@ func (s *Sessions) stopLocked(ctx context.Context, session *Session, why string)
 	session.giveUp(state.Evict, why)
 	session.mu.Unlock()
 	ended := session.destroy(booted)
+	session.updateOrLog("that a session stopped", func(r *Record) {
+		r.State, r.Lost = record.Stopped, why
+		r.EndSandbox(booted.ID, ended)
+	})
 	r := session.record()
 	s.publish(r, event.SessionStopped, why, 0)
 	if empty, err := s.Pool.WorkspaceEmpty(ctx, r.Workspace); err == nil && empty && ended && !r.Home {
 		s.removeStored(ctx, session, "it had no files, and "+why)
 		return true
 	}
-	session.updateOrLog("that a session stopped", func(r *Record) {
-		r.State, r.Lost = Stopped, why
-		r.EndSandbox(booted.ID, ended)
-	})
 	s.limitStopped(ctx, r.Owner)
 	return true
 }
@@ -151,7 +133,7 @@ const maxStopped = 5
 func (s *Sessions) limitStopped(ctx context.Context, owner string) {
 	most := maxStopped * s.MaxSessions
 	rests := func(c current) bool {
-		return c.rec.Owner == owner && !c.rec.Home && c.rec.State != Live && !c.hasSandbox() && !c.State.IsPaused()
+		return c.rec.Owner == owner && !c.rec.Home && c.rec.State != record.Live && !c.hasSandbox() && !c.State.IsPaused()
 	}
 	stopped := s.filter(rests)
 	for _, session := range stopped[:max(0, len(stopped)-most)] {
@@ -192,14 +174,14 @@ func (s *Sessions) removeStored(ctx context.Context, session *Session, why strin
 	}
 	s.gone.add(r.ID, r.Owner, why)
 	named := r
-	r.State, r.Sandbox, r.Name = Removed, "", ""
-	s.publish(r, event.SessionRemoved, "", 0)
+	r.State, r.Sandbox, r.Name = record.Removed, "", ""
 	if err := s.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
 		s.Log.Error("could not store that a session is removed", "session", r.ID, "error", err)
 		defer s.dropName(named, session) // after the record, if that can be removed
 	} else {
 		s.dropName(named, session) // another session may have its name from now on
 	}
+	s.publish(r, event.SessionRemoved, "", 0)
 	s.mu.Lock()
 	delete(s.sessions, r.ID)
 	if s.homes[r.Owner] == session {
@@ -221,14 +203,14 @@ const stoppedByUser = "it was stopped"
 
 // stopSandbox ends the session's sandbox, if it has one, because its user has stopped the session, or its life has
 // ended.
-func (s *Session) stopSandbox(why string) {
+func (s *Session) stopSandbox(e ending) {
 	s.mu.Lock()
 	b := s.cur.booted
 	if b != nil {
-		s.cur.ended, s.cur.endedBy, s.cur.restored = b.ID, why, false
+		s.cur.ended = ended{sandbox: b.ID, atEnd: e.atEnd}
 	}
 	s.mu.Unlock()
-	s.endSandbox(b, state.Stop, why)
+	s.endSandbox(b, state.Stop, e.why)
 }
 
 // ending is why a session is ended.
@@ -256,7 +238,7 @@ func (s *Sessions) endSession(ctx context.Context, session *Session, e ending) e
 	}
 	// What is being done with the session may be waiting for the sandbox: destroy it before.
 	if !e.atEnd {
-		session.stopSandbox(e.why)
+		session.stopSandbox(e)
 	}
 	first := tries
 	if session.current().State.Ends() { // ending it has just failed
@@ -274,7 +256,7 @@ func (s *Sessions) endSession(ctx context.Context, session *Session, e ending) e
 
 // endLocked is endSession for a session whose turn it is.
 func (s *Sessions) endLocked(ctx context.Context, session *Session, e ending) {
-	session.stopSandbox(e.why)
+	session.stopSandbox(e)
 	session.mu.Lock()
 	if session.cur.untaken() {
 		session.on(state.Stop)
@@ -288,18 +270,16 @@ func (s *Sessions) endLocked(ctx context.Context, session *Session, e ending) {
 		s.removeStored(ctx, session, e.why)
 		return
 	}
-	if err := session.update(func(r *Record) {
+	if err := session.move(state.Stop, func(r *Record) {
 		r.Lost, r.Image = e.why, ""
 		if e.atEnd { // a home lives on, without an end
 			r.EndsAt, r.OnEnd = time.Time{}, ""
 		}
-		if r.State != Paused {
-			r.State = Stopped
+		if r.State != record.Paused {
+			r.State = record.Stopped
 		}
 	}); err != nil {
 		s.Log.Error("could not store that a session stopped", "session", c.rec.ID, "error", err)
-	} else {
-		session.note(state.Stop)
 	}
 	s.removeImage(ctx, c.rec.Runtime, c.rec.Image) // if the record still has it, its next use says that it is gone
 }

@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/record"
 	"sandlot/internal/session/state"
 	"sandlot/internal/session/usage"
 )
@@ -115,10 +116,9 @@ func (f *still) leave(cause error) {
 	s.sessions.left.add()
 }
 
-// end ends the sandbox after an event, also if ctx has ended. The session's record does not have it any more.
-func (f *still) end(ctx context.Context, e state.Event) {
+// end ends the sandbox, also if ctx has ended. The session's record does not have it any more.
+func (f *still) end(ctx context.Context) {
 	s := f.session
-	s.note(e)
 	if err := f.booted.Box.Stop(context.WithoutCancel(ctx)); err != nil {
 		s.sessions.Log.Error("could not remove the sandbox of a session that sleeps; it is tried again", "sandbox",
 			f.booted.ID, "error", err)
@@ -146,9 +146,9 @@ func (s *Sessions) freezeFor(ctx context.Context, session *Session, pausedBy str
 	if pausedBy != "" {
 		frozen, published = state.FrozenPaused, event.SessionPaused
 	}
-	if err := session.update(func(r *Record) {
+	if err := session.move(frozen, func(r *Record) {
 		now := time.Now().UTC()
-		r.State, r.Image, r.Slept, r.Sandbox = Asleep, f.image.Name, now, ""
+		r.State, r.Image, r.Slept, r.Sandbox = record.Asleep, f.image.Name, now, ""
 		if pausedBy != "" {
 			r.Pause(pausedBy, now)
 		}
@@ -159,7 +159,7 @@ func (s *Sessions) freezeFor(ctx context.Context, session *Session, pausedBy str
 	}
 	took := time.Since(began) // from now on the session sleeps, whatever happens
 	session.setUnkept(f.image.Unkept)
-	f.end(ctx, frozen)
+	f.end(ctx)
 	s.publish(session.record(), published, fmt.Sprintf("%d MB", usage.Megabytes(f.image.Bytes)), took)
 	return nil
 }
@@ -266,8 +266,8 @@ func (s *Session) leaveToNext(why string, cause error) {
 	s.sessions.Log.Error("could not put a session to sleep; its sandbox keeps running for the next server", "session",
 		s.record().ID, "error", cause)
 	s.updateOrLog("why a session does not sleep", func(r *Record) {
-		if r.Sandbox != "" && r.Lost == "" && r.State == Live {
-			r.State, r.Lost = Left, stoppedByServer+", and "+why
+		if r.Sandbox != "" && r.Lost == "" && r.State == record.Live {
+			r.State, r.Lost = record.Left, stoppedByServer+", and "+why
 		}
 	})
 }
@@ -279,7 +279,7 @@ func (s *Sessions) endNow(session *Session, why string) {
 	err := session.own(ctx, tries, func() error {
 		if booted := session.current().booted; booted != nil {
 			session.endSandbox(booted, state.Stop, why)
-			session.updateOrLog("that a session stopped", func(r *Record) { r.State = Stopped })
+			session.updateOrLog("that a session stopped", func(r *Record) { r.State = record.Stopped })
 		}
 		return nil
 	})
@@ -334,20 +334,13 @@ const stoppedByServer = "its server was stopped"
 // files from then on, and its record says why. The error is that of a session that sleeps on, or that cannot boot a sandbox
 // either. It is the session's turn, and has reserved what the session needs.
 func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (woken bool, err error) {
-	c := s.current()
-	r := c.rec
-	if r.Image == "" || c.State != state.Asleep {
-		return false, nil
-	}
+	r := s.record()
 	id, began := secret.ID(), time.Now()
 	ctx = context.WithoutCancel(ctx) // other calls may wait for the same sandbox
 	h, err := s.sessions.Pool.HibernatorNamed(r.Runtime)
 	var b *pool.Booted
 	if err == nil {
-		if err := s.update(func(r *Record) { r.Sandbox, r.State = id, Live }); err != nil {
-			return false, err
-		}
-		if err := s.begin(); err != nil {
+		if err := s.begin(func(r *Record) { r.Sandbox, r.State = id, record.Live }); err != nil {
 			return false, err
 		}
 		defer s.unmade()
@@ -360,21 +353,16 @@ func (s *Session) wake(ctx context.Context, t *image.Template, f image.Flavor) (
 	if err != nil {
 		return false, s.stayStopped(ctx, id, err)
 	}
-	if err := s.update(func(r *Record) { r.Image = "" }); err != nil { // the next update stores it
-		s.sessions.Log.Error("could not store that a session is awake", "session", r.ID, "error", err)
-		s.mu.Lock()
-		s.cur.rec.Image = ""
-		s.mu.Unlock()
-	}
+	s.updateAnyway("a session is awake", func(r *Record) { r.Image = "" })
 	s.sessions.removeImage(ctx, r.Runtime, r.Image) // so that it is not used twice in any case
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cur.late, s.cur.wokeWithout, s.cur.unkept = 0, s.cur.unkept, nil
+	s.cur.late, s.cur.notices.wokeWithout, s.cur.unkept = 0, s.cur.unkept, nil
 	if s.live(state.Woken, b); b.Outlet != nil {
 		b.Outlet.SetPolicy(s.sessions.policy(s.cur.rec)) // it may have changed meanwhile
 	}
 	if !sandbox.IsCopy(r.Image) {
-		s.cur.asleepFor = asleepSince(r.Slept)
+		s.cur.notices.wake(r.Slept)
 	}
 	s.sessions.publish(s.cur.rec, event.SessionWoken, f.Name, time.Since(began))
 	return true, nil
@@ -408,14 +396,8 @@ func (s *Session) sleepOn(id string, cause error) error {
 		s.note(state.WakeRemains)
 		s.sessions.left.add()
 	} else {
-		err := s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep })
-		s.mu.Lock()
-		if err != nil { // the next update stores it
-			s.sessions.Log.Error("could not store that a session sleeps on", "session", r.ID, "error", err)
-			s.cur.rec.Sandbox, s.cur.rec.State = "", Asleep
-		}
-		s.on(state.WakeLater)
-		s.mu.Unlock()
+		s.updateAnyway("a session sleeps on", func(r *Record) { r.Sandbox, r.State = "", record.Asleep })
+		s.note(state.WakeLater)
 	}
 	advice := []string{"Try again in a while", "If that does not help, the operator of the server finds the cause in its log"}
 	if r.Home {
@@ -432,9 +414,6 @@ func (s *Session) setUnkept(paths []string) {
 	s.cur.unkept = paths
 }
 
-// asleepSince returns for how long a session has slept, which is not 0.
-func asleepSince(slept time.Time) time.Duration { return max(time.Since(slept), 1) }
-
 // stayStopped notes that the session could not be woken in the sandbox of that id.
 func (s *Session) stayStopped(ctx context.Context, id string, cause error) error {
 	r, why := s.record(), "it could not be woken: "+reason.State(cause)
@@ -447,7 +426,7 @@ func (s *Session) stayStopped(ctx context.Context, id string, cause error) error
 		s.sessions.left.add()
 	}
 	err := s.update(func(r *Record) {
-		r.Image, r.Lost, r.State = "", cmp.Or(r.Lost, why), Live
+		r.Image, r.Lost, r.State = "", cmp.Or(r.Lost, why), record.Live
 		r.EndSandbox(id, !remains)
 	})
 	if err != nil { // the record still has the image
@@ -478,15 +457,14 @@ func (s *Session) loseImageLocked(ctx context.Context, why string) {
 	if !r.Sleeps() {
 		return
 	}
-	if err := s.update(func(r *Record) {
-		if r.Image, r.Lost = "", why; r.State == Asleep {
-			r.State = Stopped
+	if err := s.move(state.ImageLost, func(r *Record) {
+		if r.Image, r.Lost = "", why; r.State == record.Asleep {
+			r.State = record.Stopped
 		}
 	}); err != nil {
 		s.sessions.Log.Error("could not store that a session sleeps no more", "session", r.ID, "error", err)
 		return
 	}
-	s.note(state.ImageLost)
 	s.sessions.removeImage(ctx, r.Runtime, r.Image)
 	s.sessions.publish(r, event.SessionStopped, why, 0)
 }

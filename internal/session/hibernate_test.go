@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/session/record"
 	"sandlot/internal/template"
 )
 
@@ -44,7 +45,7 @@ func (w *testSessions) asleep(memory string) (id string) {
 	id = w.use(ann, OpenRequest{ID: "new"}).ID()
 	w.box(id).SetMemory(memory)
 	w.sleepUnused(context.Background(), w.byID(id), "it was idle")
-	if r := w.byID(id).record(); r.State != Asleep || r.Image == "" || r.Sandbox != "" {
+	if r := w.byID(id).record(); r.State != record.Asleep || r.Image == "" || r.Sandbox != "" {
 		w.t.Fatalf("it does not sleep: %+v", r)
 	}
 	return id
@@ -792,7 +793,7 @@ func TestRuntimeRemovedWaking(t *testing.T) {
 			} else {
 				w.store.mu.Lock()
 				r := w.store.all[id]
-				r.Sandbox, r.State = "begun", Live
+				r.Sandbox, r.State = "begun", record.Live
 				w.store.all[id] = r
 				w.store.mu.Unlock()
 			}
@@ -822,7 +823,7 @@ func TestTemplateRemovedWaking(t *testing.T) {
 		id := w.asleep("x")
 		w.store.mu.Lock()
 		r := w.store.all[id]
-		r.Sandbox, r.State = "begun", Live
+		r.Sandbox, r.State = "begun", record.Live
 		w.store.all[id] = r
 		w.store.mu.Unlock()
 		if _, err := w.fake.Create(t.Context(), sandbox.Spec{ID: "begun", Template: hostAndOther[0],

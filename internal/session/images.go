@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sandlot/internal/sandbox"
+	"sandlot/internal/session/record"
 )
 
 // sleeping is a session that sleeps.
@@ -79,7 +80,7 @@ func (s *Sessions) packDue(ctx context.Context, now time.Time) {
 func (s *Sessions) limitImages(ctx context.Context, now time.Time) {
 	asleep, bounds := s.asleep(), s.Hibernation
 	for image, a := range asleep {
-		if a.record.State != Paused && now.Sub(a.since) > bounds.Keep {
+		if a.record.State != record.Paused && now.Sub(a.since) > bounds.Keep {
 			a.loseImage(ctx, fmt.Sprintf("it was asleep for more than %s (hibernate.keep)", bounds.Keep))
 			delete(asleep, image)
 		}
@@ -94,7 +95,7 @@ func (s *Sessions) limitImages(ctx context.Context, now time.Time) {
 			return asleep[one.Name].Session == nil // it is a snapshot's
 		})
 		slices.SortStableFunc(images, func(x, y sandbox.FrozenImage) int {
-			switch px, py := asleep[x.Name].record.State == Paused, asleep[y.Name].record.State == Paused; {
+			switch px, py := asleep[x.Name].record.State == record.Paused, asleep[y.Name].record.State == record.Paused; {
 			case px == py:
 				return 0
 			case py:

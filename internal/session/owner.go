@@ -24,7 +24,8 @@ const (
 var errBusy = errors.New("something else is being done with the session")
 
 // own does what changes a session's sandbox or its record. This is the one place where that is done one thing at a time, in
-// the order of the callers, and never with a session that is removed. The error is that of do, or a fault.
+// the order of the callers, and never with a session that is removed. No turn waits for that of another session: who makes
+// room takes it at once, or not at all. The error is that of do, or a fault.
 func (s *Session) own(ctx context.Context, t turn, do func() error) error {
 	if err := s.take(ctx, t); err != nil {
 		return err
@@ -40,7 +41,9 @@ func (s *Session) own(ctx context.Context, t turn, do func() error) error {
 	if err == nil {
 		err = do()
 	}
-	ended = true
+	if ended = true; s.sessions.watch != nil {
+		s.sessions.watch.turnEnds(s.record().ID)
+	}
 	return err
 }
 

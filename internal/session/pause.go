@@ -74,10 +74,9 @@ func (s *Sessions) pauseLocked(ctx context.Context, session *Session, by string)
 		return fault.New(fault.SessionState, "the session's sandbox has not ended yet: try again later").
 			With("session_id", c.rec.ID)
 	}
-	if err := session.update(func(r *Record) { r.Pause(by, time.Now().UTC()) }); err != nil {
+	if err := session.move(state.Pause, func(r *Record) { r.Pause(by, time.Now().UTC()) }); err != nil {
 		return err
 	}
-	session.note(state.Pause)
 	if !c.State.IsPaused() {
 		s.publish(session.record(), event.SessionPaused, "", 0)
 	}
@@ -160,10 +159,9 @@ func (s *Sessions) resume(ctx context.Context, p auth.Principal, session *Sessio
 		case !mayResume(p, c.rec):
 			return session.pausedFault()
 		}
-		if err := session.update(func(r *Record) { r.Resume(time.Now().UTC()) }); err != nil {
+		if err := session.move(state.Resume, func(r *Record) { r.Resume(time.Now().UTC()) }); err != nil {
 			return err
 		}
-		session.note(state.Resume)
 		s.publish(session.record(), event.SessionResumed, "", 0)
 		asleep = c.State == state.Paused
 		return nil

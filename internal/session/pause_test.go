@@ -461,7 +461,7 @@ func TestTakenName(t *testing.T) {
 			t.Errorf("%d sandboxes were made, or ended", after-before)
 		}
 		for _, session := range w.all() {
-			if session.record().State != Live {
+			if session.record().State != record.Live {
 				t.Errorf("a session is %s", session.record().State)
 			}
 		}

@@ -28,7 +28,7 @@ func (s holder) Live(owner string) (own usage.Amount, memoryMB int) {
 	defer s.mu.Unlock()
 	for _, session := range s.sessions {
 		c := session.current()
-		if c.release != nil || !c.hasSandbox() {
+		if c.reserved != nil || !c.hasSandbox() {
 			continue
 		}
 		f, _ := s.flavorOf(c.rec.Flavor)
@@ -53,8 +53,8 @@ func (s holder) DiskBytes(owner string) (bytes int64) {
 			bytes += session.disk.Counts()
 		}
 	}
-	if s.KeptBytes != nil {
-		bytes += s.KeptBytes(owner)
+	if s.Keeper != nil {
+		bytes += s.Keeper.Bytes(owner)
 	}
 	return bytes
 }
@@ -88,27 +88,33 @@ func (s *Sessions) DiskReached(owner string) error { return s.CheckDisk(owner, 1
 // reserveBoot reserves what the session needs with a sandbox of a flavor, or with the one in whose image it sleeps.
 func (s *Session) reserveBoot(ctx context.Context, r Record, f image.Flavor) error {
 	needs := s.sessions.wakesAs(ctx, r.Runtime, r.Image, f)
-	release, err := s.sessions.usage.Reserve(ctx, r.Owner, usage.Of(r.Home, needs))
-	switch {
-	case err != nil && needs.MemoryMB > f.MemoryMB:
+	err := s.reserve(ctx, usage.Of(r.Home, needs))
+	if err != nil && needs.MemoryMB > f.MemoryMB {
 		f := fault.From(err)
 		f.Message += fmt.Sprintf(". It fell asleep with more memory in use than its flavor allows now, and needs %d MB "+
 			"to wake; nothing of it is lost", needs.MemoryMB)
 		return f.With("session_id", r.ID)
-	case err != nil:
+	}
+	return err
+}
+
+// reserve reserves what the session needs, until commit.
+func (s *Session) reserve(ctx context.Context, a usage.Amount) error {
+	release, err := s.sessions.usage.Reserve(ctx, s.owner(), a)
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cur.release = release
+	s.cur.reserved = release
 	return nil
 }
 
 // commit ends the session's reservation: from now on its sandbox counts, if it has one.
 func (s *Session) commit() {
 	s.mu.Lock()
-	release := s.cur.release
-	s.cur.release = nil
+	release := s.cur.reserved
+	s.cur.reserved = nil
 	s.mu.Unlock()
 	if release != nil {
 		release()

@@ -9,14 +9,12 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
-	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/record"
 	"sandlot/internal/session/state"
 	"sandlot/internal/session/usage"
 )
@@ -39,7 +37,7 @@ func (s *Sessions) Recover(ctx context.Context) error {
 	owned := map[string]bool{} // workspaces
 	var ensured error
 	for _, r := range records {
-		if r.State == Removed { // the last server did not finish removing it
+		if r.State == record.Removed { // the last server did not finish removing it
 			err = errors.Join(err, s.Pool.RemoveWorkspace(r.Workspace), s.Store.RemoveSession(ctx, r.ID))
 			continue
 		}
@@ -78,7 +76,7 @@ func (s *Sessions) Workspaces(ctx context.Context) (ids []string, err error) {
 	}
 	records, err := s.Store.Sessions(ctx)
 	for _, r := range records {
-		if r.State != Removed {
+		if r.State != record.Removed {
 			ids = append(ids, r.Workspace)
 		}
 	}
@@ -107,10 +105,6 @@ func (s *Sessions) removeWorkspaces(owned map[string]bool) {
 
 // recover adds the session of a stored record, and deletes its sandbox from unowned.
 func (s *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]bool) {
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), stored: r.Traffic, storedDisk: r.DiskBytes,
-		meter: egress.NewMeter(r.Traffic, s.usage.Meter(r.Owner)), disk: usage.NewDisk(r.DiskBytes, time.Time{}),
-		cur: current{rec: r}}
-	c := &session.cur
 	lost, inImage, found := lostWhileDown, false, state.FoundStopped
 	switch id := s.boxOf(r); {
 	case r.Sandbox == "":
@@ -120,7 +114,7 @@ func (s *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]boo
 	case !unowned[id] && !away[id.Runtime]:
 	case s.Templates.Exists(r.Template):
 		delete(unowned, id)
-		if found = state.FoundRunning; r.State == Stopped {
+		if found = state.FoundRunning; r.State == record.Stopped {
 			found = state.FoundStopping
 		}
 	default:
@@ -130,21 +124,21 @@ func (s *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]boo
 	case found != state.FoundStopped || r.Sandbox == "":
 	case inImage: // the record stays as it is, and says of the sandbox if its runtime is there again
 	case r.Image != "": // it was about to wake, and did not begin to, or has not got far
-		c.rec.Sandbox, c.rec.State = "", Asleep
+		r.Sandbox, r.State = "", record.Asleep
 	default:
-		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, lost)
-		c.rec.EndLeft()
+		r.Sandbox, r.Lost = "", cmp.Or(r.Lost, lost)
+		r.EndLeft()
 	}
-	switch asleep := c.rec.Image != ""; {
+	switch asleep := r.Image != ""; {
 	case found != state.FoundStopped:
-	case c.rec.State == Paused && asleep:
+	case r.State == record.Paused && asleep:
 		found = state.FoundPaused
-	case c.rec.State == Paused:
+	case r.State == record.Paused:
 		found = state.FoundHeld
 	case asleep:
 		found = state.FoundAsleep
 	}
-	c.Status = state.Of(found)
+	session := s.newSession(r, found, usage.NewDisk(r.DiskBytes, time.Time{}))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions[r.ID] = session
@@ -214,8 +208,8 @@ func (s *Session) adopt(ctx context.Context) error {
 	if err != nil {
 		return s.noteGone(ctx, c, err)
 	}
-	if r.State == Left { // nothing is lost
-		if err := s.update(func(r *Record) { r.State, r.Lost = Live, "" }); err != nil {
+	if r.State == record.Left { // nothing is lost
+		if err := s.update(func(r *Record) { r.State, r.Lost = record.Live, "" }); err != nil {
 			return err
 		}
 	}
@@ -225,7 +219,7 @@ func (s *Session) adopt(ctx context.Context) error {
 		}
 		s.sessions.removeImage(ctx, r.Runtime, r.Image)
 		s.mu.Lock()
-		s.cur.asleepFor = asleepSince(r.Slept)
+		s.cur.notices.wake(r.Slept)
 		s.mu.Unlock()
 	}
 	booted := s.sessions.Pool.Adopt(box, pool.Request{Workspace: r.Workspace, Template: t, Flavor: f})
@@ -241,7 +235,7 @@ func (s *Session) adopt(ctx context.Context) error {
 func (s *Session) noteGone(ctx context.Context, c current, cause error) error {
 	r := c.rec
 	notMade := (sandbox.IsCopy(r.Image) || errors.Is(cause, sandbox.ErrNotStarted)) && !c.State.Ends()
-	change := func(r *Record) { r.Sandbox, r.State = "", Asleep }
+	change := func(r *Record) { r.Sandbox, r.State = "", record.Asleep }
 	if r.Image == "" || !notMade && c.State != state.Clearing {
 		why := lostWhileDown
 		if errors.Is(cause, context.DeadlineExceeded) {

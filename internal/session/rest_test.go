@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/session/reason"
+	"sandlot/internal/session/record"
 )
 
 // TestWokenNotStored: when it cannot be stored that a session has woken, it is awake all the same, and the image is not
@@ -68,7 +69,7 @@ func TestSweepWaitsForNobody(t *testing.T) {
 		used.cur.rec.Used = soon
 		used.mu.Unlock()
 		w.sweep(ctx, soon)
-		if ctx.Err() != nil || other.record().State != Asleep || copied.record().State != Live {
+		if ctx.Err() != nil || other.record().State != record.Asleep || copied.record().State != record.Live {
 			t.Errorf("after the sweep the states are %s and %s: %v", other.record().State, copied.record().State,
 				ctx.Err())
 		}
@@ -130,9 +131,9 @@ func TestEndAll(t *testing.T) {
 		asleep, left := 0, 0
 		for _, s := range []*Session{resists, other} {
 			switch r := s.record(); {
-			case r.State == Asleep:
+			case r.State == record.Asleep:
 				asleep++
-			case r.State == Left && strings.Contains(r.Lost, "there was no time to put it to sleep"):
+			case r.State == record.Left && strings.Contains(r.Lost, "there was no time to put it to sleep"):
 				left++
 			default:
 				t.Errorf("it is %s: %q", r.State, r.Lost)
@@ -195,7 +196,7 @@ func TestLeftToNext(t *testing.T) {
 							case dies && !stores && !strings.Contains(told, lostWhileDown):
 								t.Errorf("told: %q", told)
 							}
-							if l := w.use(ann, OpenRequest{ID: id}); l.Notice != "" || l.record().State != Live {
+							if l := w.use(ann, OpenRequest{ID: id}); l.Notice != "" || l.record().State != record.Live {
 								t.Errorf("then it is %s, and told %q", l.record().State, l.Notice)
 							}
 							w.wantImages(0)
@@ -212,8 +213,9 @@ func TestLeftToNext(t *testing.T) {
 func TestLeftInUse(t *testing.T) {
 	for name, c := range map[string]struct {
 		callEnds, noTime bool
-		want             State
-	}{"the call ends": {callEnds: true, want: Asleep}, "it goes on": {want: Left}, "there is no time": {noTime: true, want: Left}} {
+		want             record.State
+	}{"the call ends": {callEnds: true, want: record.Asleep}, "it goes on": {want: record.Left},
+		"there is no time": {noTime: true, want: record.Left}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, sleeps, func(t *testing.T, w *testSessions) {
 				l, err := w.Open(t.Context(), ann, OpenRequest{ID: "new"})
@@ -230,7 +232,7 @@ func TestLeftInUse(t *testing.T) {
 					cancel()
 				}
 				w.EndAll(ctx, true, time.Second)
-				if got := l.record(); got.State != c.want || c.want == Left && got.Lost == "" {
+				if got := l.record(); got.State != c.want || c.want == record.Left && got.Lost == "" {
 					t.Errorf("it is %s: %q", got.State, got.Lost)
 				}
 			})

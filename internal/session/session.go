@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,21 +33,11 @@ import (
 // What is stored of a session, and what it consists of.
 type (
 	Record          = record.Record
-	State           = record.State
 	Counts          = record.Counts
 	Content         = record.Content
 	NetworkOverride = record.NetworkOverride
 	Policies        = record.Policies
 	Parent          = record.Parent
-)
-
-const (
-	Live    = record.Live
-	Left    = record.Left
-	Asleep  = record.Asleep
-	Paused  = record.Paused
-	Stopped = record.Stopped
-	Removed = record.Removed
 )
 
 // Store stores records.
@@ -64,8 +53,8 @@ type Store interface {
 	RemoveSession(ctx context.Context, id string) error
 }
 
-// Session is one session. Lock order: lock, Sessions.storedMu, storing, Sessions.mu, mu.
-// While Sessions.mu or mu is held, nothing waits for a sandbox, the store or a client.
+// Session is one session. Lock order: lock, Sessions.storedMu, storing, the mutex of usage.Ledger, Sessions.mu, mu.
+// While one of the last three is held, nothing waits for a sandbox, the store or a client.
 type Session struct {
 	sessions *Sessions
 	lock     *semaphore.Weighted // held to boot, stop or remove the session
@@ -85,32 +74,30 @@ type Session struct {
 // current is the changing state of a session.
 type current struct {
 	rec          Record
-	state.Status               // which on changes
-	booted       *pool.Booted  // nil, but while the state is state.Live
-	asleepFor    time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
+	state.Status              // which on changes
+	booted       *pool.Booted // nil, but while the state is state.Live
+	notices      notices
 	// awakeUntil: until then it is not put to sleep again, as that failed, and something runs that would end.
 	awakeUntil time.Time
 	// jobsUntil: until then it stays awake while something runs in the background.
 	jobsUntil time.Time
 	// endAgain: until then it is not tried again to pause it at its end, which has failed with endErr.
-	endAgain time.Time
-	endErr   error
-	// warning is what the user is to be told of that, once for each sandbox: then warned is true.
-	warning string
-	// untold is a notice that nobody has read, as its call was cancelled.
-	untold     string
-	warned     bool
+	endAgain   time.Time
+	endErr     error
 	unanswered int // the number of leases in a row, the last ones, in which the agent let a call's limit pass
 	// late is how often in a row its sandbox did not wake, or go on, in time.
 	late int
-	// unkept are files of the machine without which it does not wake; see sandbox.FrozenImage. wokeWithout are those
-	// of the last sleep, until its user was told.
-	unkept, wokeWithout []string
-	// ended is the id of the last sandbox that its user has ended: by a restore if restored is true, else by a stop.
-	ended    string
-	endedBy  string // why that was, in words that can end a sentence, unless it was a restore
-	restored bool
-	release  func() // ends what is reserved for the session; nil: nothing is, as after commit
+	// unkept are files of the machine without which it does not wake; see sandbox.FrozenImage.
+	unkept   []string
+	ended    ended
+	reserved func() // ends what is reserved for the session; nil: nothing is, as after commit
+}
+
+// ended is how a session's sandbox ended last that calls were perhaps using.
+type ended struct {
+	sandbox  string // its id; empty: there was none
+	restored bool   // its user has restored a snapshot; else they have stopped the session,
+	atEnd    bool   // or it has reached the end of its life
 }
 
 // hasSandbox says whether the session has a sandbox, which may still boot, or belong to an earlier
@@ -165,14 +152,26 @@ func (s *Session) updateOrLog(what string, change func(*Record)) {
 	}
 }
 
+// updateAnyway is update for what is so even if it cannot be stored: the next update stores it.
+func (s *Session) updateAnyway(what string, change func(*Record)) {
+	err := s.update(change)
+	if err == nil || s.current().removed() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.cur.rec)
+	s.sessions.Log.Error("could not store that "+what, "session", s.cur.rec.ID, "error", err)
+}
+
 // ensureSandbox makes sure that the session has a sandbox that answers. The notice is that of takeNotice; with
 // keepNotice it is left to the next call.
 func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.Booted, notice string, err error) {
 	if c := s.current(); c.booted != nil && c.rec.Lost == "" &&
-		(c.asleepFor == 0 && c.warning == "" && c.untold == "" || keepNotice) && !c.removed() && c.booted.Agent.Linked() {
+		(c.notices.none() || keepNotice) && !c.removed() && c.booted.Agent.Linked() {
 		return c.booted, "", nil
 	}
-	err = s.own(ctx, adopts, func() (err error) {
+	err = s.own(ctx, waits, func() (err error) {
 		if err = s.ensureLinked(ctx); err != nil {
 			return err
 		}
@@ -188,65 +187,12 @@ func (s *Session) ensureSandbox(ctx context.Context, keepNotice bool) (b *pool.B
 	return b, notice, err
 }
 
-// takeNotice returns what the user is to be told once: what was lost since the last call, or that the session was
-// asleep, and before that what an earlier call was to tell.
-func (s *Session) takeNotice() (string, error) {
-	notice, err := s.newNotice()
-	if err != nil {
-		return "", err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	notice = strings.TrimSpace(s.cur.untold + " " + notice)
-	s.cur.untold = ""
-	return notice, nil
-}
-
-// LeaveNotice leaves the notice to the next call.
-func (l *Lease) LeaveNotice() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.cur.untold = strings.TrimSpace(l.cur.untold + " " + l.told)
-}
-
-// newNotice is takeNotice without what an earlier call was to tell.
-func (s *Session) newNotice() (string, error) {
-	s.mu.Lock()
-	lost, home, slept, warning := s.cur.rec.Lost, s.cur.rec.Home, s.cur.asleepFor, s.cur.warning
-	unkept, booted, flavor := s.cur.wokeWithout, s.cur.booted, s.cur.rec.Flavor
-	s.cur.asleepFor, s.cur.warning, s.cur.wokeWithout = 0, "", nil
-	s.mu.Unlock()
-	switch {
-	case lost == "" && warning != "":
-		return warning, nil
-	case lost != "":
-		return fmt.Sprintf("This session's sandbox was started again (%s). Files in /workspace are kept; "+
-				"variables, processes and everything outside /workspace are gone.", lost),
-			s.update(func(r *Record) { r.Lost = "" })
-	case slept != 0:
-		notice := fmt.Sprintf("This session was asleep for %s, and goes on where it was. Its connections to other "+
-			"machines were cut", max(slept, time.Second).Round(time.Second))
-		if home {
-			notice += ", and third-party MCP servers in it start again"
-		}
-		return notice + "." + s.sessions.keptLimit(booted, flavor) + reason.Unkept(unkept), nil
-	}
-	return "", nil
-}
-
-// keptLimit says that a sandbox has more memory than its flavor has by now; empty: it has not. It begins with a space.
-func (s *Sessions) keptLimit(b *pool.Booted, flavor string) string {
-	f, err := s.flavorOf(flavor)
-	if err != nil || b == nil || b.Flavor.MemoryMB <= f.MemoryMB {
-		return ""
-	}
-	return fmt.Sprintf(" It uses more memory than its flavor allows now, %d MB, and keeps its limit of %d MB "+
-		"until it sleeps again or its sandbox ends.", f.MemoryMB, b.Flavor.MemoryMB)
-}
-
-// ensureLinked makes sure that the session has a sandbox whose agent is linked. It is the
-// session's turn.
+// ensureLinked makes sure that the session has a sandbox whose agent is linked: that of an earlier server, the one that it
+// has, or a new one. It is the session's turn.
 func (s *Session) ensureLinked(ctx context.Context) error {
+	if err := s.adopt(ctx); err != nil {
+		return err
+	}
 	if s.current().State.IsPaused() {
 		return s.pausedFault()
 	}
@@ -271,7 +217,7 @@ func (s *Session) ensureLinked(ctx context.Context) error {
 		}
 		s.dropSandbox(b, why)
 	}
-	if err := s.adopt(ctx); err != nil { // a sandbox that could not be ended has the workspace
+	if err := s.adopt(ctx); err != nil { // what was dropped, or stopped meanwhile, has the workspace until it has ended
 		return err
 	}
 	return s.boot(ctx)
@@ -297,7 +243,8 @@ func runtimeAway(err error) *fault.Error {
 		"machine `sandlot doctor` says more")
 }
 
-// boot boots a new sandbox with the session's workspace. It is the session's turn.
+// boot makes a sandbox with the session's workspace: of the image in which the session sleeps, or a new one. It is the
+// session's turn.
 func (s *Session) boot(ctx context.Context) error {
 	c := s.current()
 	r := c.rec
@@ -309,37 +256,41 @@ func (s *Session) boot(ctx context.Context) error {
 	if err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "%v", err)
 	}
-	if c.release == nil { // else create has reserved it
+	if c.reserved == nil { // else create has reserved it, and Open commits
 		if err := s.reserveBoot(ctx, r, f); err != nil {
 			return err
 		}
+		defer s.commit()
 	}
-	defer s.commit()
 	if err := s.sessions.Pool.Workspaces.Ensure(r.Workspace); err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "its workspace cannot be opened")
 	}
-	if woken, err := s.wake(ctx, t, f); woken || err != nil {
-		return err
+	if c.State == state.Asleep {
+		if woken, err := s.wake(ctx, t, f); woken || err != nil {
+			return err
+		}
 	}
+	return s.bootNew(ctx, t, f, rt.Name())
+}
+
+// bootNew is boot for a session that has only its files. It has reserved what the session needs.
+func (s *Session) bootNew(ctx context.Context, t *image.Template, f image.Flavor, runtime string) error {
 	id := secret.ID()
-	if err := s.update(func(r *Record) { r.Begin(id, rt.Name()) }); err != nil {
-		return err
-	}
-	if err := s.begin(); err != nil {
+	if err := s.begin(func(r *Record) { r.Begin(id, runtime) }); err != nil {
 		return err
 	}
 	defer s.unmade()
 	began := time.Now()
 	// Other calls may wait for the same boot: it goes on when this caller's context ends.
-	b, err := s.sessions.Pool.Boot(context.WithoutCancel(ctx), pool.Request{ID: id, Workspace: r.Workspace, Template: t,
-		Flavor: f, SkipProbe: true})
+	b, err := s.sessions.Pool.Boot(context.WithoutCancel(ctx), pool.Request{ID: id, Workspace: s.record().Workspace,
+		Template: t, Flavor: f, SkipProbe: true})
 	if err != nil {
 		return s.bootFailed(id, err)
 	}
 	s.mu.Lock()
 	s.sessions.connectOutlet(b, s.cur.rec, s.meter)
 	wanted := s.live(state.Booted, b)
-	r = s.cur.rec
+	r := s.cur.rec
 	s.mu.Unlock()
 	if !wanted {
 		return s.unwanted(b)
@@ -390,24 +341,18 @@ func (s *Session) endSandbox(b *pool.Booted, e state.Event, why string) {
 	s.giveUp(e, why)
 	s.mu.Unlock()
 	ended := s.destroy(b)
-	s.sessions.publish(s.record(), event.SessionStopped, why, 0)
-	change := func(r *Record) {
+	s.updateAnyway("a sandbox ended", func(r *Record) { // the user is told in any case
 		r.Lost = why
 		r.EndSandbox(b.ID, ended)
-	}
-	if err := s.update(change); err != nil && !s.current().removed() {
-		s.mu.Lock() // the user is told in any case, and the next update stores it
-		change(&s.cur.rec)
-		s.mu.Unlock()
-		s.sessions.Log.Error("could not store that a sandbox ended", "session", s.record().ID, "error", err)
-	}
+	})
+	s.sessions.publish(s.record(), event.SessionStopped, why, 0)
 }
 
 // giveUp takes the session's sandbox away from it after an event. Until the sandbox has ended, the session boots no other
 // one, which would have the same workspace. The caller holds mu.
 func (s *Session) giveUp(e state.Event, why string) {
 	s.on(e)
-	s.cur.warned, s.cur.warning = false, ""
+	s.cur.notices.sandboxEnds()
 	s.disk.Changed()
 	s.cur.rec.Lost = why
 }
@@ -567,14 +512,14 @@ func (l *Lease) lost(err error, kind fault.Kind, why, errorType string) *fault.E
 func (l *Lease) endedByUser(err error, kind fault.Kind) error {
 	c := l.current()
 	switch {
-	case c.ended != l.Booted.ID:
+	case c.ended.sandbox != l.Booted.ID:
 		return nil
-	case c.restored:
+	case c.ended.restored:
 		return l.withSession(fault.Wrap(kind, err, "another call has replaced the session by a snapshot, which ended "+
 			"this one: the session has the files, variables and processes of the snapshot"), typeEnded)
 	}
 	what := "another call has stopped the session, which ended this one"
-	if c.endedBy != stoppedByUser {
+	if c.ended.atEnd {
 		what = "the session reached its end (ends_at), which ended this call"
 	}
 	if !c.rec.Home {
@@ -682,9 +627,9 @@ func (s *Session) info(ctx context.Context) Info {
 		i.Status = "ready"
 	case c.State.IsPaused():
 		i.Status, i.Unkept = "paused", c.unkept
-	case b == nil && (r.State == Asleep || c.State == state.Clearing):
+	case b == nil && (r.State == record.Asleep || c.State == state.Clearing):
 		i.Status, i.Unkept = "hibernated", c.unkept
-	case b == nil && r.State == Live && r.Lost != "":
+	case b == nil && r.State == record.Live && r.Lost != "":
 		i.Status = "error"
 	case b != nil:
 		i.Status = "ready"

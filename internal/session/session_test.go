@@ -22,11 +22,13 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/session/record"
 	"sandlot/internal/template"
 	"sandlot/internal/workspace"
 )
@@ -38,6 +40,7 @@ type fakeStore struct {
 	broken error
 	puts   int // calls of PutCounts
 	days   map[string]egress.Day
+	stored func(r Record, failed error) // is told of each PutSession; nil: nobody is
 	// before is called before a record is stored, once.
 	before atomic.Pointer[func()]
 }
@@ -48,6 +51,9 @@ func (m *fakeStore) PutSession(_ context.Context, r Record) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.stored != nil {
+		m.stored(r, m.broken)
+	}
 	if m.broken != nil {
 		return m.broken
 	}
@@ -118,7 +124,8 @@ type testSessions struct {
 	workspaces string
 	out        *egress.Broker // used by the next open
 	further    []sandbox.Runtime
-	keeps      *Content // what a snapshot has; nil: there is none
+	keeps      *Content              // what a snapshot has; nil: there is none
+	steps      atomic.Pointer[steps] // of the sessions that are open
 }
 
 var (
@@ -131,6 +138,7 @@ func newTestSessions(t *testing.T, change func(*Rules)) *testSessions {
 	t.Helper()
 	w := &testSessions{t: t, fake: &sandboxtest.Fake{}, store: &fakeStore{all: map[string]Record{}},
 		workspaces: t.TempDir()}
+	w.store.stored = func(r Record, failed error) { w.steps.Load().stored(r, failed) }
 	w.open(change)
 	return w
 }
@@ -152,17 +160,39 @@ func (w *testSessions) open(change func(*Rules)) {
 	log := sandboxtest.Log(w.t)
 	p := pool.New(pool.Config{Runtime: w.fake, Further: w.further, Workspaces: workspaces, BootTimeout: 2 * time.Second,
 		Templates: rules.Templates.(*template.Set).Ready, Flavor: sandboxtest.Flavors[0], Log: log})
+	if killed := w.steps.Swap(newSteps(w.t)); killed != nil {
+		killed.end()
+	}
+	for _, rt := range append([]sandbox.Runtime{w.fake}, w.further...) {
+		if f, ok := rt.(*sandboxtest.Fake); ok && f.Saw == nil {
+			f.Saw = w.saw
+		}
+	}
+	events := event.New()
+	events.ObserveBy(w.steps.Load().published)
 	w.Sessions = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out, Unexpected: w.unexpected,
-		Kept: func(context.Context) (workspaces, images []string, err error) {
-			if w.keeps != nil {
-				return []string{w.keeps.Workspace}, []string{w.keeps.Image}, nil
-			}
-			return nil, nil, nil
-		}})
+		Events: events,
+		Keeper: keeper{w}})
+	w.watch = w.steps.Load()
 	if err := w.Recover(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
 }
+
+// keeper has the snapshot of testSessions.
+type keeper struct{ w *testSessions }
+
+func (k keeper) Kept(context.Context) (workspaces, images []string, err error) {
+	if c := k.w.keeps; c != nil {
+		return []string{c.Workspace}, []string{c.Image}, nil
+	}
+	return nil, nil, nil
+}
+
+func (keeper) Bytes(string) int64 { return 0 }
+
+// saw is told what is done with sandboxes and images, by whichever server.
+func (w *testSessions) saw(s sandboxtest.Step, of string) { w.steps.Load().saw(s, of) }
 
 // unexpected fails the test: something is missing in the table of package state.
 func (w *testSessions) unexpected(err error) { w.t.Error(err) }
@@ -173,6 +203,7 @@ func (w *testSessions) close() {
 	w.fake.StopHangs.Store(false)
 	w.StopAll(context.Background())
 	w.Close(context.Background())
+	w.steps.Load().wantNone()
 	if _, alive := w.fake.Count(); alive != 0 {
 		w.t.Errorf("%d sandboxes live on", alive)
 	}
@@ -804,7 +835,7 @@ func TestForgottenHalfway(t *testing.T) {
 		l := w.use(ann, OpenRequest{ID: "new"})
 		r := l.record()
 		w.Close(context.Background())
-		r.State = Removed
+		r.State = record.Removed
 		w.store.all[r.ID] = r
 		w.open(nil)
 		w.fails(ann, OpenRequest{ID: r.ID}, fault.SessionNotFound)

@@ -27,6 +27,7 @@ import (
 	quotas "sandlot/internal/quota"
 	"sandlot/internal/secret"
 	"sandlot/internal/session/property"
+	"sandlot/internal/session/record"
 	"sandlot/internal/session/state"
 	"sandlot/internal/session/usage"
 )
@@ -45,9 +46,26 @@ type Rules struct {
 	EvictIdle       bool          // at a limit, stop an idle session to make room for a new one
 	Hibernation     Hibernation
 	AgentTimeout    time.Duration // how long a call waits for an agent without a link
-	// MayCreate returns an error if a principal may not have a session of a template, which was asked
-	// for by a name that it may only provide, by the call or the settings, or by none; nil: all may.
-	MayCreate func(ctx context.Context, p auth.Principal, template, asked string) error
+}
+
+// Permits is what rules say of what calls do to sessions on their way.
+type Permits interface {
+	// MayCreateSession returns an error if a principal may not have a session of a template, which was asked
+	// for by a name that it may only provide, by the call or the settings, or by none.
+	MayCreateSession(ctx context.Context, p auth.Principal, template, asked string) error
+	// MaySnapshot returns an error if a principal may not make a snapshot of a session before a call.
+	MaySnapshot(ctx context.Context, p auth.Principal, session string) error
+	// MayCopy returns an error if a principal may not have a copy of a session whose programs have got these secrets.
+	// source is the session of a snapshot that another session gets; else it is empty.
+	MayCopy(ctx context.Context, p auth.Principal, source string, secrets []string) error
+}
+
+// Keeper has what stays of sessions without them: snapshots.
+type Keeper interface {
+	// Kept returns the workspaces and the images, which belong to no session.
+	Kept(ctx context.Context) (workspaces, images []string, err error)
+	// Bytes returns how much of the disk a principal's have.
+	Bytes(owner string) int64
 }
 
 // Templates has the templates on offer. Its errors are faults that say what is known, or why a
@@ -81,10 +99,10 @@ type Config struct {
 	Sealer Sealer
 	// Quotas has what each principal may have; nil: as much as Rules allow.
 	Quotas *quotas.Quotas
-	// Kept returns the workspaces and the images of snapshots, which belong to no session; nil: there are none.
-	Kept func(ctx context.Context) (workspaces, images []string, err error)
-	// KeptBytes returns how much of the disk a principal's snapshots have; nil: there are none.
-	KeptBytes func(owner string) int64
+	// Permits is asked about new sessions; nil: all are allowed.
+	Permits Permits
+	// Keeper has the snapshots; nil: there are none.
+	Keeper Keeper
 	// Unexpected is called if something happens to a session that package state does not have; nil: the first one is
 	// logged.
 	Unexpected func(error)
@@ -119,6 +137,8 @@ type Sessions struct {
 	usage    *usage.Ledger
 
 	gone gone
+
+	watch watcher // nil, but in tests
 
 	logged sync.Map // what was unexpected, and is logged once
 
@@ -291,8 +311,14 @@ func (s *Sessions) findOrCreate(ctx context.Context, p auth.Principal,
 
 var errExists = errors.New("the home exists")
 
+// newSession returns a session that is in no map yet. e is the event by which it comes to be.
+func (s *Sessions) newSession(r Record, e state.Event, d *usage.Disk) *Session {
+	return &Session{sessions: s, lock: semaphore.NewWeighted(1), stored: r.Traffic, storedDisk: r.DiskBytes, disk: d,
+		meter: egress.NewMeter(r.Traffic, s.usage.Meter(r.Owner)), cur: current{rec: r, Status: state.Of(e)}}
+}
+
 // create makes a session in the store and in memory, with a warm sandbox from the pool if
-// there is one. The session's quota stays reserved until commit.
+// there is one. The session's quota stays reserved until commit, which Open calls.
 func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, home bool) (*Session, error) {
 	asked := cmp.Or(a.Template, s.DefaultTemplate)
 	t, err := s.Templates.Find(ctx, asked)
@@ -319,52 +345,48 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 		}
 	}
 	now := time.Now().UTC()
-	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now,
-		Used: now}
+	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: record.Live,
+		Created: now, Used: now}
 	if err := a.Set.Apply(&r, now); err != nil {
 		return nil, err
 	}
 	if err := s.checkEnd(Record{}, Record{OnEnd: r.OnEnd, Runtime: rt.Name()}); err != nil {
 		return nil, err
 	}
-	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), disk: usage.NewDisk(0, now),
-		cur: current{rec: r}}
+	session := s.newSession(r, state.Opened, usage.NewDisk(0, now))
 	if err := s.takeName(r, session); err != nil { // before anything is made for it
 		return nil, err
 	}
-	made := false
+	var booted *pool.Booted
+	added := false
 	defer func() {
-		if !made {
+		if !added {
 			s.dropName(r, session)
+			session.commit()
+			s.discard(booted, r.Workspace)
 		}
 	}()
-	release, err := s.usage.Reserve(ctx, p.ID, usage.Of(home, f))
-	if err != nil {
+	if err := session.reserve(ctx, usage.Of(home, f)); err != nil {
 		return nil, err
 	}
 	if r.Variables, err = s.sealVariables(p.ID, r.ID, a.Env); err != nil {
-		release()
 		return nil, err
 	}
-	meter := egress.NewMeter(egress.Traffic{}, s.usage.Meter(p.ID))
-	booted, begins := s.Pool.Take(t, f), state.Opened
-	if booted != nil {
+	begins := state.Opened
+	if booted = s.Pool.Take(t, f); booted != nil {
 		begins = state.Taken
 		r.Sandbox, r.Runtime, r.Workspace = booted.ID, rt.Name(), booted.Workspace
-		s.connectOutlet(booted, r, meter)
+		s.connectOutlet(booted, r, session.meter)
 	} else if r.Workspace, err = s.Pool.Workspaces.New(); err != nil {
-		release()
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
 	session.mu.Lock() // another call may look whose its name is
-	session.meter, session.cur = meter, current{rec: r, Status: state.Of(begins), booted: booted, release: release}
+	session.cur.rec, session.cur.Status, session.cur.booted = r, state.Of(begins), booted
 	session.mu.Unlock()
 	if err := s.add(ctx, session); err != nil {
-		session.commit()
-		s.discard(booted, r.Workspace)
 		return nil, err
 	}
-	made = true
+	added = true
 	s.announceEnd()
 	session.applyPolicy() // it may have changed before the session was added
 	s.publish(r, event.SessionCreated, r.Template, 0)
@@ -403,12 +425,15 @@ func (s *Sessions) add(ctx context.Context, session *Session) error {
 	return fmt.Errorf("storing the new session: %w", err)
 }
 
-// discard removes the sandbox and the workspace of a session that could not be stored.
+// discard removes the sandbox and the workspace of a session that was not made, as far as it has them.
 func (s *Sessions) discard(booted *pool.Booted, workspace string) {
 	if booted != nil {
 		if err := booted.Destroy(); err != nil {
 			s.Log.Error("could not remove a sandbox", "sandbox", booted.ID, "error", err)
 		}
+	}
+	if workspace == "" {
+		return
 	}
 	if err := s.Pool.RemoveWorkspace(workspace); err != nil {
 		s.Log.Error("could not remove a workspace", "workspace", workspace, "error", err)

@@ -10,16 +10,28 @@ import (
 )
 
 // on changes the session's state after an event, and reports whether the table of package state lets it. The caller
-// holds mu, and the session's lock but for the end of a sandbox that is live.
+// holds mu. It is the session's turn, but for the end of a sandbox that is live, for calls that begin and end to use the
+// session, and for a new session that could not be stored.
 func (s *Session) on(e state.Event) bool {
-	next, _, err := state.Next(s.cur.Status, e)
+	was := s.cur.State
+	next, due, err := state.Next(s.cur.Status, e)
 	if s.cur.Status = next; next.State != state.Live {
 		s.cur.booted = nil
+	}
+	if w := s.sessions.watch; w != nil && err == nil {
+		w.happened(s.cur.rec, was, e, due)
 	}
 	if err != nil && !errors.Is(err, state.ErrRemoved) { // what ends after its removal changes nothing
 		s.sessions.unexpected(s.cur.rec.ID, err)
 	}
 	return err == nil
+}
+
+// watcher is told what package state says is due, so that a test can compare it with what is done. A Store may come
+// just before its event: move stores first, and changes the state when that went well.
+type watcher interface {
+	happened(r Record, was state.State, e state.Event, due []state.Action)
+	turnEnds(id string)
 }
 
 // note is on for a caller that does not hold mu.
@@ -29,10 +41,26 @@ func (s *Session) note(e state.Event) bool {
 	return s.on(e)
 }
 
-// begin is note for Needed, where a sandbox is about to be made. After an error it must not be.
-func (s *Session) begin() error {
-	if c := s.current(); !s.note(state.Needed) {
-		return fault.New(fault.Internal, "a sandbox cannot be made for a session that is %s", c.State)
+// move changes the record, first in the store, and then the state, by an event. An error is that of update: then nothing
+// has changed.
+func (s *Session) move(e state.Event, change func(*Record)) error {
+	err := s.update(change)
+	if err == nil {
+		s.note(e)
+	}
+	return err
+}
+
+// begin is move by Needed, where a sandbox is about to be made. After an error it must not be: Needed is no error for
+// a session that has a sandbox, or has to end one first.
+func (s *Session) begin(change func(*Record)) error {
+	if err := s.update(change); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if was := s.cur.State; !s.on(state.Needed) || !s.cur.State.Makes() {
+		return fault.New(fault.Internal, "a sandbox cannot be made for a session that is %s", was)
 	}
 	return nil
 }

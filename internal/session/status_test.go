@@ -11,7 +11,27 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/session/state"
 )
+
+// TestBegin: a sandbox is made for a session alone that has none, and nothing to end first.
+func TestBegin(t *testing.T) {
+	s := &Sessions{Config: Config{Store: &fakeStore{all: map[string]Record{}}, Unexpected: func(error) {}}}
+	for was := state.None; was <= state.Removed; was++ {
+		session := &Session{sessions: s, cur: current{Status: state.Status{State: was}}}
+		err := session.begin(func(*Record) {})
+		now, want := session.current().State, was
+		switch was {
+		case state.New, state.Stopped:
+			want = state.Booting
+		case state.Asleep:
+			want = state.Waking
+		}
+		if now != want || (err == nil) != (now != was) {
+			t.Errorf("%s: it is %s then, %v", was, now, err)
+		}
+	}
+}
 
 // TestStopWhileClearing: a home that its user stops does not sleep any more, though what was left of a sandbox that did
 // not wake is still there.

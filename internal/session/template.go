@@ -23,12 +23,12 @@ func (s *Session) template(ctx context.Context) (*image.Template, error) {
 		With("argument", "template").With("session_id", r.ID).With("template", r.Template)
 }
 
-// mayCreate returns an error if a principal may not have a session of a template; see Rules.MayCreate.
+// mayCreate returns an error if a principal may not have a session of a template; see Permits.
 func (s *Sessions) mayCreate(ctx context.Context, p auth.Principal, template, asked string) error {
-	if s.MayCreate == nil {
+	if s.Permits == nil {
 		return nil
 	}
-	return s.MayCreate(ctx, p, template, asked)
+	return s.Permits.MayCreateSession(ctx, p, template, asked)
 }
 
 // replaceTemplate gives a session whose template was removed another one, with the same workspace.

@@ -140,10 +140,7 @@ func TestReplacedTemplateIsAskedAbout(t *testing.T) {
 		w.open(nil)
 		w.left.remove(context.Background())
 		var asked []string
-		w.MayCreate = func(_ context.Context, _ auth.Principal, template, by string) error {
-			asked = append(asked, template+" by "+by)
-			return fault.New(fault.Forbidden, "no")
-		}
+		w.Permits = forbids(func(template, by string) { asked = append(asked, template+" by "+by) })
 		for _, id := range []string{l.ID(), "new", "home"} {
 			w.fails(ann, OpenRequest{ID: id, Template: "python"}, fault.Forbidden)
 		}
@@ -157,3 +154,15 @@ func TestReplacedTemplateIsAskedAbout(t *testing.T) {
 		}
 	})
 }
+
+// forbids is Permits that forbids each session, and says which was asked for.
+type forbids func(template, by string)
+
+func (f forbids) MayCreateSession(_ context.Context, _ auth.Principal, template, by string) error {
+	f(template, by)
+	return fault.New(fault.Forbidden, "no")
+}
+
+func (forbids) MaySnapshot(context.Context, auth.Principal, string) error { return nil }
+
+func (forbids) MayCopy(context.Context, auth.Principal, string, []string) error { return nil }

@@ -69,6 +69,27 @@ type world struct {
 	asking sync.Mutex
 	asked  []string // of MayCopy
 	denied error
+	// creates is MayCreateSession.
+	creates func(template string) error
+}
+
+// MayCreateSession implements session.Permits.
+func (w *world) MayCreateSession(_ context.Context, _ auth.Principal, template, _ string) error {
+	if w.creates == nil {
+		return nil
+	}
+	return w.creates(template)
+}
+
+// MaySnapshot implements session.Permits.
+func (w *world) MaySnapshot(context.Context, auth.Principal, string) error { return nil }
+
+// MayCopy implements session.Permits.
+func (w *world) MayCopy(_ context.Context, _ auth.Principal, source string, secrets []string) error {
+	w.asking.Lock()
+	defer w.asking.Unlock()
+	w.asked = append(w.asked, strings.Join(append([]string{source}, secrets...), " "))
+	return w.denied
 }
 
 func newWorld(t *testing.T) *world {
@@ -90,19 +111,12 @@ func newWorldIn(t *testing.T, dir string) *world {
 	p := pool.New(pool.Config{Runtime: fake, Workspaces: workspaces, BootTimeout: 2 * time.Second,
 		Templates: templates.Ready, Flavor: sandboxtest.Flavors[0], Log: log})
 	w := &world{t: t, fake: fake, store: &sessionStore{all: map[string]session.Record{}}}
-	w.Snapshots = New(Config{Store: stored{}, DiskBytes: 1 << 30, Log: log,
-		MayCreate: func(context.Context, auth.Principal, string) error { return nil },
-		MayCopy: func(_ context.Context, _ auth.Principal, source string, secrets []string) error {
-			w.asking.Lock()
-			defer w.asking.Unlock()
-			w.asked = append(w.asked, strings.Join(append([]string{source}, secrets...), " "))
-			return w.denied
-		}})
+	w.Snapshots = New(Config{Store: stored{}, DiskBytes: 1 << 30, Log: log, Permits: w})
 	limits := quota.New()
 	limits.Set(quota.Settings{Users: quota.Limits{DiskMB: 10}})
 	w.Sessions = session.New(session.Config{Pool: p, Store: w.store, Log: log, Quotas: limits,
 		Unexpected: func(err error) { t.Error(err) },
-		Kept:       w.Kept, KeptBytes: w.Bytes,
+		Permits:    w, Keeper: w.Snapshots,
 		Rules: session.Rules{DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates,
 			Flavors: sandboxtest.Flavors, MaxSessions: 10, IdleTimeout: time.Minute, AgentTimeout: time.Second,
 			Hibernation: session.Hibernation{Enabled: true, ImageBytes: 1 << 30, DiskBytes: 1 << 30}}})
@@ -353,7 +367,7 @@ func TestTemplateOfCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	var asked []string
-	w.Sessions.MayCreate = func(_ context.Context, _ auth.Principal, template, _ string) error {
+	w.creates = func(template string) error {
 		asked = append(asked, template)
 		return fault.New(fault.Forbidden, "no")
 	}

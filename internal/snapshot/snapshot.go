@@ -49,11 +49,8 @@ type Config struct {
 	// DiskBytes is how much of the disk all snapshots of all principals may have together. Those of one may have as
 	// much as stays free for the others.
 	DiskBytes int64
-	// MayCreate returns an error if a principal may not make a snapshot of a session before a call.
-	MayCreate func(ctx context.Context, p auth.Principal, session string) error
-	// MayCopy returns an error if a principal may not have a copy of a session whose programs have got these secrets.
-	// source is the session of a snapshot that another session gets; else it is empty.
-	MayCopy func(ctx context.Context, p auth.Principal, source string, secrets []string) error
+	// Permits is asked about snapshots before calls, and about copies.
+	Permits session.Permits
 	Log     *slog.Logger
 }
 
@@ -151,7 +148,7 @@ func (s *Snapshots) Create(ctx context.Context, p auth.Principal, sessionID, nam
 
 // Before makes a snapshot before a call. It is one of the latest of its session.
 func (s *Snapshots) Before(ctx context.Context, p auth.Principal, sessionID string) (Record, error) {
-	if err := s.MayCreate(ctx, p, sessionID); err != nil {
+	if err := s.Permits.MaySnapshot(ctx, p, sessionID); err != nil {
 		return Record{}, err
 	}
 	r, err := s.create(ctx, p, sessionID, beforePrefix+secret.ID()[:8])
@@ -411,7 +408,7 @@ func (s *Snapshots) Restore(ctx context.Context, p auth.Principal, name, session
 	if found, err := s.Sessions.Find(p, id); err == nil && found == source { // id may be "home"
 		source = ""
 	}
-	if err := s.MayCopy(ctx, p, source, r.Secrets); err != nil {
+	if err := s.Permits.MayCopy(ctx, p, source, r.Secrets); err != nil {
 		return result, err
 	}
 	_, copied, err := s.Sessions.ReserveCopies(ctx, p.ID, session.Plan{Workspace: r.Workspace, Copies: 1,
@@ -457,7 +454,7 @@ func (s *Snapshots) Fork(ctx context.Context, p auth.Principal, sessionID string
 	if err := s.Sessions.CheckDisk(p.ID, max(s.Sessions.SizeOf(p, sessionID), 1)*int64(n)); err != nil {
 		return "", nil, err
 	}
-	if err := s.MayCopy(ctx, p, "", s.Sessions.SecretsOf(p, sessionID)); err != nil {
+	if err := s.Permits.MayCopy(ctx, p, "", s.Sessions.SecretsOf(p, sessionID)); err != nil {
 		return "", nil, err
 	}
 	var original session.Content

@@ -27,6 +27,7 @@ import (
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
+	"sandlot/internal/session/record"
 	"sandlot/internal/store/storetest"
 	"sandlot/internal/vault"
 )
@@ -35,10 +36,10 @@ import (
 func fill(t *testing.T, db *DB) {
 	t.Helper()
 	ctx, second := t.Context(), at.Truncate(time.Second)
-	home := record("home")
+	home := sessionOf("home")
 	home.Home, home.Lost = true, "it's “gone” 🙂\n"
 	put(t, db, home)
-	put(t, db, record("plain"))
+	put(t, db, sessionOf("plain"))
 	rows := make([]audit.Row, 200)
 	for i := range rows {
 		e := event.Event{ID: uint64(i + 1), Time: at, Kind: event.Token, Principal: "user:ann", Name: "tok"}
@@ -164,7 +165,7 @@ func TestBackupAndRestore(t *testing.T) {
 		want := dump(t, file)
 		storetest.Each(t, func(t *testing.T, to string) {
 			other := open(t, to)
-			put(t, other, record("later"))
+			put(t, other, sessionOf("later"))
 			if err := restoreFrom(t, other, file); err != nil {
 				t.Fatal(err)
 			}
@@ -182,7 +183,7 @@ func TestBackupAndRestore(t *testing.T) {
 			if err != nil || afterErr != nil || before.Epoch == after.Epoch || after.Crashed || after.LastID != 200 {
 				t.Errorf("events: %+v, %v; %+v, %v", before, err, after, afterErr)
 			}
-			put(t, other, record("more")) // it goes on
+			put(t, other, sessionOf("more")) // it goes on
 		})
 	})
 }
@@ -231,7 +232,7 @@ func testBackupOfOneMoment(t *testing.T, place string) {
 		work.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				id := fmt.Sprintf("%d-%d", n, i)
-				if db.PutSession(ctx, record(id)) != nil {
+				if db.PutSession(ctx, sessionOf(id)) != nil {
 					continue
 				}
 				if db.PutPort(ctx, port.Record{Session: id, Port: 1, Created: at, Expires: at}) == nil {
@@ -363,7 +364,7 @@ func TestFullDisk(t *testing.T) {
 func fillDisk(t *testing.T, db *DB) (stored int) {
 	t.Helper()
 	for ; ; stored++ {
-		r := record(fmt.Sprint(stored))
+		r := sessionOf(fmt.Sprint(stored))
 		r.Lost = strings.Repeat("x", 5000)
 		err := db.PutSession(t.Context(), r)
 		if err == nil {
@@ -390,14 +391,14 @@ func TestRestoreOfPauses(t *testing.T) { storetest.Each(t, testRestoreOfPauses) 
 func testRestoreOfPauses(t *testing.T, place string) {
 	db := open(t, place)
 	pause := func(r *session.Record) {
-		r.State, r.Sandbox, r.Image, r.Slept, r.PausedBy, r.PausedAt = session.Paused, "", "its image", at, r.Owner, at
+		r.State, r.Sandbox, r.Image, r.Slept, r.PausedBy, r.PausedAt = record.Paused, "", "its image", at, r.Owner, at
 	}
 	end := time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
 	stored := map[string]session.Record{}
 	for id, change := range map[string]func(*session.Record){"paused since": func(*session.Record) {}, "resumed": pause,
 		"gone": pause, "ended": func(r *session.Record) { r.EndsAt, r.OnEnd = at, "stop" },
 		"extended": func(r *session.Record) { r.EndsAt, r.OnEnd = at, "stop" }} {
-		r := record(id)
+		r := sessionOf(id)
 		change(&r)
 		stored[id] = r
 		put(t, db, r)
@@ -405,7 +406,7 @@ func testRestoreOfPauses(t *testing.T, place string) {
 	file := backup(t, place)
 	for id, change := range map[string]func(*session.Record){"paused since": pause,
 		"resumed": func(r *session.Record) {
-			r.State, r.Sandbox, r.Image, r.PausedBy, r.PausedAt = session.Live, "newer", "", "", time.Time{}
+			r.State, r.Sandbox, r.Image, r.PausedBy, r.PausedAt = record.Live, "newer", "", "", time.Time{}
 		},
 		"extended": func(r *session.Record) { r.EndsAt, r.OnEnd = end, "pause" }} {
 		r := stored[id]
@@ -441,22 +442,22 @@ func testRestoreKeepsSandboxes(t *testing.T, place string) {
 	db := open(t, place)
 	stored := map[string]session.Record{}
 	for _, id := range []string{"same", "other's", "removed", "gone", "asleep", "back", "put back", "both"} {
-		r := record(id)
+		r := sessionOf(id)
 		if id == "gone" || id == "same" {
-			r.State, r.Sandbox, r.Image, r.Slept = session.Asleep, "", "its image", at
+			r.State, r.Sandbox, r.Image, r.Slept = record.Asleep, "", "its image", at
 		}
 		stored[id] = r
 		put(t, db, r)
 	}
 	file := backup(t, place)
-	later := record("later")
+	later := sessionOf("later")
 	put(t, db, later)
 	for id, change := range map[string]func(*session.Record){
-		"same": func(r *session.Record) { r.Sandbox, r.Flavor, r.State, r.Image = "newer", "large", session.Live, "" },
+		"same": func(r *session.Record) { r.Sandbox, r.Flavor, r.State, r.Image = "newer", "large", record.Live, "" },
 		"asleep": func(r *session.Record) {
-			r.Sandbox, r.State, r.Image, r.Slept = "", session.Asleep, "later", at.Add(time.Hour)
+			r.Sandbox, r.State, r.Image, r.Slept = "", record.Asleep, "later", at.Add(time.Hour)
 		},
-		"removed": func(r *session.Record) { r.Sandbox, r.State = "", session.Removed },
+		"removed": func(r *session.Record) { r.Sandbox, r.State = "", record.Removed },
 		// These have gone back to snapshots.
 		"back": func(r *session.Record) {
 			r.Sandbox, r.Workspace, r.Secrets = "newer", workspaceOf("of a snapshot"), []string{"KEY"}
@@ -499,12 +500,12 @@ func testRestoreKeepsSandboxes(t *testing.T, place string) {
 		t.Errorf("%q, %v", epoch, err)
 	}
 	for id, change := range map[string]func(*session.Record){
-		"same": func(r *session.Record) { r.Sandbox, r.Flavor, r.State, r.Image = "newer", "large", session.Live, "" },
+		"same": func(r *session.Record) { r.Sandbox, r.Flavor, r.State, r.Image = "newer", "large", record.Live, "" },
 		"asleep": func(r *session.Record) {
-			r.Sandbox, r.State, r.Image, r.Slept = "", session.Asleep, "later", at.Add(time.Hour)
+			r.Sandbox, r.State, r.Image, r.Slept = "", record.Asleep, "later", at.Add(time.Hour)
 		},
 		"gone": func(r *session.Record) {
-			r.State, r.Image, r.Slept, r.Lost = session.Stopped, "", time.Time{}, "a backup was restored"
+			r.State, r.Image, r.Slept, r.Lost = record.Stopped, "", time.Time{}, "a backup was restored"
 		},
 		"back": func(r *session.Record) {
 			r.Sandbox, r.Workspace, r.Secrets = "newer", workspaceOf("of a snapshot"), []string{"KEY"}

@@ -66,7 +66,7 @@ type change struct {
 // changes returns the changes of one round of an owner, whose number is in all that they store.
 func changes(db *DB, owner string, n int) []change {
 	value, second := strconv.Itoa(n), at.Truncate(time.Second)
-	session := record(fmt.Sprintf("%s-%d", owner, n%3))
+	session := sessionOf(fmt.Sprintf("%s-%d", owner, n%3))
 	session.Owner, session.Lost = owner, value
 	key := func(kind, id string) string { return kind + "/" + owner + "/" + id }
 	token := "t" + value

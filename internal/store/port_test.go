@@ -15,8 +15,8 @@ func TestPorts(t *testing.T) { storetest.Each(t, testPorts) }
 
 func testPorts(t *testing.T, dir string) {
 	db := open(t, dir)
-	put(t, db, record("a"))
-	put(t, db, record("b"))
+	put(t, db, sessionOf("a"))
+	put(t, db, sessionOf("b"))
 	second := at.Truncate(time.Second)
 	first := port.Record{Session: "a", Port: 80, Owner: "user:ann", Hash: "h1", Created: second,
 		Expires: second.Add(time.Hour)}
@@ -40,7 +40,7 @@ func testPorts(t *testing.T, dir string) {
 	has(db, first, other)
 	first.Hash, first.Public, first.Expires = "h3", true, second.Add(2*time.Hour)
 	keep(first)
-	put(t, db, record("a")) // which touches no port
+	put(t, db, sessionOf("a")) // which touches no port
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func endLock(t *testing.T, c *pgx.Conn) {
 func TestOneServerForEachDatabase(t *testing.T) {
 	place := storetest.Database(t)
 	first := openServer(t, place)
-	put(t, first, record("a"))
+	put(t, first, sessionOf("a"))
 	_, err := OpenServer(t.Context(), place, slog.New(slog.DiscardHandler))
 	if !hasKind(err, fault.Configuration) || !strings.Contains(err.Error(), "another Sandlot server uses") ||
 		!strings.Contains(err.Error(), "stop that server") || !strings.Contains(err.Error(), "sandlot, process ") {
@@ -120,7 +120,7 @@ func TestOneServerForEachDatabase(t *testing.T) {
 func TestNextServerWaitsForConnections(t *testing.T) {
 	place := storetest.Database(t)
 	earlier := openServer(t, place)
-	put(t, earlier, record("a"))
+	put(t, earlier, sessionOf("a"))
 	earlier.lock.cancel() // as if it hung: nobody notices that the lock is gone
 	<-earlier.lock.done
 	next := make(chan *DB)
@@ -139,7 +139,7 @@ func TestNextServerWaitsForConnections(t *testing.T) {
 			uint32(lockOfServer&0xffffffff)).Scan(&n)
 		return err == nil && n == 1
 	})
-	put(t, earlier, record("b")) // still its own
+	put(t, earlier, sessionOf("b")) // still its own
 	select {
 	case <-next:
 		t.Fatal("the next server has started beside a connection of the earlier one")
@@ -151,10 +151,10 @@ func TestNextServerWaitsForConnections(t *testing.T) {
 		t.FailNow()
 	}
 	t.Cleanup(func() { db.Close() })
-	if err := earlier.PutSession(t.Context(), record("c")); !hasKind(err, fault.Connection) {
+	if err := earlier.PutSession(t.Context(), sessionOf("c")); !hasKind(err, fault.Connection) {
 		t.Errorf("the earlier server writes: %v", err)
 	}
-	put(t, db, record("d"))
+	put(t, db, sessionOf("d"))
 	if got := sessions(t, db); len(got) != 3 {
 		t.Errorf("%d sessions", len(got))
 	}
@@ -163,11 +163,11 @@ func TestNextServerWaitsForConnections(t *testing.T) {
 func TestLockIsTakenAgain(t *testing.T) {
 	place := storetest.Database(t)
 	db, c := openServer(t, place), connectTo(t, place)
-	put(t, db, record("a"))
+	put(t, db, sessionOf("a"))
 	for n := range uint64(3) {
 		endLock(t, c)
 		eventually(t, func() bool {
-			return db.lock.generation.Load() > n && db.PutSession(t.Context(), record("b")) == nil
+			return db.lock.generation.Load() > n && db.PutSession(t.Context(), sessionOf("b")) == nil
 		})
 	}
 	select {
@@ -183,7 +183,7 @@ func TestLockIsTakenAgain(t *testing.T) {
 func TestServerEndsWhenTakenOver(t *testing.T) {
 	place := storetest.Database(t)
 	db, c, other := openServer(t, place), connectTo(t, place), connectTo(t, place)
-	put(t, db, record("a"))
+	put(t, db, sessionOf("a"))
 	taken := make(chan error, 1)
 	go func() { // waits in PostgreSQL, so it is the next to have the lock
 		_, err := other.Exec(context.Background(), `SELECT pg_advisory_lock($1)`, int64(lockOfServer))
@@ -205,13 +205,13 @@ func TestServerEndsWhenTakenOver(t *testing.T) {
 	if err := <-db.Lost(); !errors.Is(err, errTaken) {
 		t.Error(err)
 	}
-	if err := db.PutSession(t.Context(), record("b")); !hasKind(err, fault.Connection) {
+	if err := db.PutSession(t.Context(), sessionOf("b")); !hasKind(err, fault.Connection) {
 		t.Errorf("it writes: %v", err)
 	}
 	if _, err := other.Exec(t.Context(), `SELECT pg_advisory_unlock($1)`, int64(lockOfServer)); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.PutSession(t.Context(), record("b")); !hasKind(err, fault.Connection) { // for ever
+	if err := db.PutSession(t.Context(), sessionOf("b")); !hasKind(err, fault.Connection) { // for ever
 		t.Errorf("it writes: %v", err)
 	}
 }
@@ -220,11 +220,11 @@ func TestServerEndsWhenTakenOver(t *testing.T) {
 func TestLostDatabase(t *testing.T) {
 	server := storetest.Start(t)
 	db := openServer(t, server.Database(t))
-	put(t, db, record("a"))
+	put(t, db, sessionOf("a"))
 	fails := func() {
 		t.Helper()
 		_, err := db.HasTokens(t.Context()) // nobody can cancel it
-		for _, err := range []error{err, db.PutSession(t.Context(), record("b")),
+		for _, err := range []error{err, db.PutSession(t.Context(), sessionOf("b")),
 			db.PutCounts(t.Context(), session.Counts{}), db.PutLogin(t.Context(), "user:ann", "c", []byte("x"))} {
 			if !hasKind(err, fault.Connection) ||
 				!strings.Contains(fmt.Sprint(fault.From(err).Data()), "setting store") {
@@ -239,7 +239,7 @@ func TestLostDatabase(t *testing.T) {
 	}
 	recovers := func() {
 		t.Helper()
-		eventually(t, func() bool { return db.PutSession(t.Context(), record("a")) == nil })
+		eventually(t, func() bool { return db.PutSession(t.Context(), sessionOf("a")) == nil })
 		if _, err := db.HasTokens(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -285,7 +285,7 @@ func TestConnectionLostInTransaction(t *testing.T) {
 	if !hasKind(err, fault.Connection) {
 		t.Errorf("%T %v", err, err)
 	}
-	put(t, db, record("a"))
+	put(t, db, sessionOf("a"))
 }
 
 // No error of opening a database has the password.

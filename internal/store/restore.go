@@ -15,6 +15,7 @@ import (
 
 	"sandlot/internal/fault"
 	"sandlot/internal/session"
+	"sandlot/internal/session/record"
 )
 
 // A restore has two steps. Prepare checks a backup whole, and makes a file of it that no hostile hand has written.
@@ -243,7 +244,7 @@ func match(before, after []session.Record, has func(workspace string) bool) (sam
 	var earlier []string
 	for _, r := range before {
 		i, found := index[[2]string{r.ID, r.Owner}]
-		if !found || r.State == session.Removed {
+		if !found || r.State == record.Removed {
 			continue
 		}
 		o := after[i]
@@ -260,7 +261,7 @@ func match(before, after []session.Record, has func(workspace string) bool) (sam
 		same = append(same, r)
 	}
 	for _, r := range before {
-		if _, owned := owners[r.Workspace]; !owned && r.State != session.Removed {
+		if _, owned := owners[r.Workspace]; !owned && r.State != record.Removed {
 			gone = append(gone, r.Workspace)
 		}
 	}
@@ -275,7 +276,7 @@ func goOn(ctx context.Context, tx *sql.Tx, same []session.Record) error {
 	if _, err := tx.ExecContext(ctx, `UPDATE sessions SET used = ?, slept = 0, image = '',
 		ends_at = CASE WHEN ends_at < ? THEN 0 ELSE ends_at END, on_end = CASE WHEN ends_at < ? THEN '' ELSE on_end END,
 		lost = CASE WHEN image <> '' AND lost = '' THEN 'a backup was restored' ELSE lost END,
-		state = CASE WHEN state = ? THEN ? ELSE state END`, now, now, now, session.Asleep, session.Stopped); err != nil {
+		state = CASE WHEN state = ? THEN ? ELSE state END`, now, now, now, record.Asleep, record.Stopped); err != nil {
 		return err
 	}
 	for _, r := range same {

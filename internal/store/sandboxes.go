@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"sandlot/internal/session"
+	"sandlot/internal/session/record"
 )
 
 // Sandboxes returns the session id and the owner's id of each sandbox in a database, by the sandbox's id. where is an
@@ -49,9 +49,9 @@ func Asleep(ctx context.Context, where string) (all []Sleeping, err error) {
 	defer func() { err = errors.Join(err, db.Close()) }()
 	return queryAll(ctx, db, func(row scanner) (s Sleeping, err error) {
 		var slept int64
-		var state session.State
+		var state record.State
 		err = row.Scan(&s.Session, &s.Owner, &s.Template, &slept, &state)
-		s.Since, s.Paused = time.UnixMilli(slept).UTC(), state == session.Paused
+		s.Since, s.Paused = time.UnixMilli(slept).UTC(), state == record.Paused
 		return s, err
 	}, `SELECT id, owner, template, slept, state FROM sessions WHERE image <> '' AND sandbox = '' ORDER BY slept`)
 }

@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 	"sandlot/internal/session"
+	"sandlot/internal/session/record"
 	"sandlot/internal/store/storetest"
 )
 
@@ -41,9 +42,9 @@ func open(t *testing.T, dir string) *DB {
 
 var at = time.Date(2026, 3, 4, 5, 6, 7, 890_000_000, time.UTC)
 
-func record(id string) session.Record {
+func sessionOf(id string) session.Record {
 	return session.Record{ID: id, Owner: "user:ann", Template: "host", Flavor: "small", Sandbox: "box-" + id,
-		Workspace: workspaceOf(id), State: session.Live, Created: at, Used: at.Add(time.Minute)}
+		Workspace: workspaceOf(id), State: record.Live, Created: at, Used: at.Add(time.Minute)}
 }
 
 // workspaceOf returns the id of a session's workspace.
@@ -72,8 +73,8 @@ func TestSessionsSurviveReopening(t *testing.T) { storetest.Each(t, testSessions
 
 func testSessionsSurviveReopening(t *testing.T, dir string) {
 	db := open(t, dir)
-	a, b := record("a"), record("b")
-	b.Home, b.Created, b.Lost, b.State, b.Sandbox = true, at.Add(-time.Hour), "it slept", session.Stopped, ""
+	a, b := sessionOf("a"), sessionOf("b")
+	b.Home, b.Created, b.Lost, b.State, b.Sandbox = true, at.Add(-time.Hour), "it slept", record.Stopped, ""
 	put(t, db, a)
 	put(t, db, b)
 	want := []session.Record{b, a} // the oldest first
@@ -92,9 +93,9 @@ func TestPutSessionAgain(t *testing.T) { storetest.Each(t, testPutSessionAgain) 
 
 func testPutSessionAgain(t *testing.T, dir string) {
 	db := open(t, dir)
-	r := record("a")
+	r := sessionOf("a")
 	put(t, db, r)
-	r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State = "node", "large", "box2", "ws2", session.Stopped
+	r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State = "node", "large", "box2", "ws2", record.Stopped
 	r.Runtime = "docker"
 	r.Used, r.Lost = at.Add(time.Hour), "gone"
 	put(t, db, r)
@@ -114,7 +115,7 @@ func TestTraffic(t *testing.T) { storetest.Each(t, testTraffic) }
 
 func testTraffic(t *testing.T, dir string) {
 	db := open(t, dir)
-	a, b := record("a"), record("b")
+	a, b := sessionOf("a"), sessionOf("b")
 	a.Traffic = egress.Traffic{Up: 5, Down: 5} // is nothing that PutSession stores
 	put(t, db, a)
 	put(t, db, b)
@@ -184,7 +185,7 @@ func TestOneHomeForEachOwner(t *testing.T) { storetest.Each(t, testOneHomeForEac
 func testOneHomeForEachOwner(t *testing.T, dir string) {
 	db := open(t, dir)
 	home := func(id, owner string) session.Record {
-		r := record(id)
+		r := sessionOf(id)
 		r.Home, r.Owner = true, owner
 		return r
 	}
@@ -205,8 +206,8 @@ func TestLifeIsStored(t *testing.T) { storetest.Each(t, testLifeIsStored) }
 
 func testLifeIsStored(t *testing.T, dir string) {
 	db := open(t, dir)
-	r := record("a")
-	r.State, r.Sandbox, r.PausedBy, r.PausedAt = session.Paused, "", "user:root", at
+	r := sessionOf("a")
+	r.State, r.Sandbox, r.PausedBy, r.PausedAt = record.Paused, "", "user:root", at
 	r.EndsAt, r.OnEnd, r.Name, r.Labels = at.Add(time.Hour), "pause", "build", map[string]string{"a/b": "c \"d\" ?"}
 	r.Parent = session.Parent{Session: "b", Snapshot: "good"}
 	put(t, db, r)
@@ -215,7 +216,7 @@ func testLifeIsStored(t *testing.T, dir string) {
 	if got := sessions(t, db); len(got) != 1 || !reflect.DeepEqual(got[0], r) {
 		t.Errorf("got  %+v\nwant %+v", got, r)
 	}
-	taken, other := record("b"), record("c")
+	taken, other := sessionOf("b"), sessionOf("c")
 	taken.Name, other.Name, other.Owner = "build", "build", "user:bob"
 	if err := db.PutSession(t.Context(), taken); err == nil {
 		t.Error("two sessions have one name")
@@ -233,8 +234,8 @@ func TestRemoveSession(t *testing.T) { storetest.Each(t, testRemoveSession) }
 
 func testRemoveSession(t *testing.T, dir string) {
 	db := open(t, dir)
-	put(t, db, record("a"))
-	put(t, db, record("b"))
+	put(t, db, sessionOf("a"))
+	put(t, db, sessionOf("b"))
 	for range 2 { // one that is gone is fine
 		if err := db.RemoveSession(t.Context(), "a"); err != nil {
 			t.Fatal(err)
@@ -330,7 +331,7 @@ func testManyAtOnce(t *testing.T, dir string) {
 			db := dbs[n%len(dbs)]
 			for i := range each {
 				id := fmt.Sprintf("%d-%d", n, i)
-				err := db.PutSession(context.Background(), record(id))
+				err := db.PutSession(context.Background(), sessionOf(id))
 				_, rerr := db.Sessions(context.Background())
 				terr := db.AddToken(context.Background(), auth.Token{ID: id, Hash: id, Created: at})
 				if err := errors.Join(err, rerr, terr); err != nil {
@@ -368,7 +369,7 @@ func testOpenedTwiceAtOnce(t *testing.T, dir string) {
 func TestTheFilesAreTheOwnersAlone(t *testing.T) {
 	dir := t.TempDir()
 	db := open(t, dir)
-	put(t, db, record("a"))
+	put(t, db, sessionOf("a"))
 	found, err := filepath.Glob(filepath.Join(dir, "sandlot.db*"))
 	if err != nil || len(found) < 2 {
 		t.Fatalf("files %v, %v", found, err)
@@ -390,7 +391,7 @@ func TestFolderWithOddCharacters(t *testing.T) {
 				t.Fatal(err)
 			}
 			db := open(t, dir)
-			put(t, db, record("a"))
+			put(t, db, sessionOf("a"))
 			db.Close()
 			if st, err := os.Stat(filepath.Join(dir, "sandlot.db")); err != nil || st.Size() == 0 {
 				t.Errorf("the database is not in its folder: %v, %v", st, err)

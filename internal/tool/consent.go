@@ -63,22 +63,22 @@ func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 	case len(q.Message) > maxQuestion:
 		return fault.Argument("args", "%s needs the user's consent, and what they would have to read has "+
 			"%d bytes: at most %d can be shown; put long arguments into a file", q.What, len(q.Message), maxQuestion)
-	case !CanAsk(c):
+	case !CanAsk(c.User()):
 		return cannotAsk(q)
 	}
-	choice, err := AskUser(ctx, c, q, []string{yes, no}, UserTimeout)
+	choice, err := AskUser(ctx, c.User(), q, []string{yes, no}, UserTimeout)
 	if err == nil && choice != yes {
 		err = &Declined{"The user was asked, and refused", true}
 	}
 	return err
 }
 
-// CanAsk reports whether the client of a call can ask its user.
-func CanAsk(c Call) bool {
-	if w, ok := c.Client.(Waiting); ok && w.Waits() {
+// CanAsk reports whether a call's client can ask its user.
+func CanAsk(u User) bool {
+	if w, ok := u.Client.(Waiting); ok && w.Waits() {
 		return false
 	}
-	return c.Client != nil && hasForms(c.Client.Capabilities())
+	return u.Client != nil && hasForms(u.Client.Capabilities())
 }
 
 // Waiting is a Client whose user is not there: what it is asked waits until a person answers it elsewhere.
@@ -113,19 +113,19 @@ const yes, no = "allow", "deny"
 
 // AskUser asks the user by elicitation, and returns one of the choices, or an error: a user who
 // gives no answer has declined.
-func AskUser(ctx context.Context, c Call, q Question, choices []string, timeout time.Duration) (string, error) {
+func AskUser(ctx context.Context, u User, q Question, choices []string, timeout time.Duration) (string, error) {
 	decision := map[string]any{"type": "string", "title": "Your decision", "enum": choices}
 	params, err := json.Marshal(map[string]any{"message": q.Message, "requestedSchema": map[string]any{
 		"type": "object", "required": []string{"decision"}, "properties": map[string]any{"decision": decision}}})
 	if err != nil {
 		return "", err
 	}
-	if c.Progress != nil {
-		c.Progress("Waiting for the user's consent")
+	if u.Progress != nil {
+		u.Progress("Waiting for the user's consent")
 	}
 	askCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	raw, err := c.Client.Ask(askCtx, "elicitation/create", params)
+	raw, err := u.Client.Ask(askCtx, "elicitation/create", params)
 	switch {
 	case ctx.Err() != nil:
 		return "", fault.From(ctx.Err())

@@ -29,11 +29,10 @@ type Door interface {
 	Record(ctx context.Context) (context.Context, Trail)
 }
 
-// Door returns the call's way through the hub. It is closed before the hub has the call, and Open in one that NewCall has
-// not made.
+// Door returns the call's way through the hub. It is closed before the hub has the call.
 func (c Call) Door() Door {
 	if c.door == nil {
-		return Open{}
+		return closed{}
 	}
 	return c.door
 }

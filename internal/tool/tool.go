@@ -47,6 +47,9 @@ type Call struct {
 	Args      json.RawMessage
 	// NewSession: a call without a session id gets a new session, not the principal's home.
 	NewSession bool
+	// Session is the id of the session that the arguments call by its name. The name may be another session's by the
+	// time when a person has answered: what policy has decided about, is done. Empty: the arguments count.
+	Session string
 	// Progress notifies the client of the call's progress, by a line of text or the newest
 	// output; nil: the client wants no notifications.
 	Progress func(text string)
@@ -63,12 +66,21 @@ type Call struct {
 	// session.
 	FromSession string
 
-	door Door // see Door
+	door Door // see Door; nil: it is closed
 }
+
+// User is whom a call can ask, and tell how far it is.
+type User struct {
+	Client   Client            // nil: nobody can be asked
+	Progress func(text string) // see Call.Progress
+}
+
+// User returns whom the call can ask.
+func (c Call) User() User { return User{c.Client, c.Progress} }
 
 // NewCall returns a call, with what every caller has to say of one.
 func NewCall(p auth.Principal, name string, args json.RawMessage, answer *limit.Reservation) Call {
-	return Call{Principal: p, Name: name, Args: args, Reservation: answer, door: closed{}}
+	return Call{Principal: p, Name: name, Args: args, Reservation: answer}
 }
 
 // Result is the result of a call. A call that fails with a fault has none.

@@ -358,7 +358,7 @@ func (s *sandbox) clientOf(call context.Context, who caller, q *Call, n *notifie
 	switch c := (client{who.run.client, who.run.questions, n.send}); {
 	case c.Client == nil:
 		return away
-	case tool.CanAsk(tool.Call{Client: c.Client}):
+	case tool.CanAsk(tool.User{Client: c.Client}):
 		return c
 	default:
 		return silent{c, away}

@@ -763,7 +763,7 @@ func TestCancelBehindRequests(t *testing.T) {
 func TestInTheBackground(t *testing.T) {
 	w := newWorld(t)
 	w.do = func(ctx context.Context, _ string, c tool.Call) (*tool.Result, error) {
-		if tool.CanAsk(c) {
+		if tool.CanAsk(c.User()) {
 			t.Error("rules would ask through it")
 		}
 		c.Progress("")
@@ -790,7 +790,7 @@ func TestInTheBackground(t *testing.T) {
 func TestSilentClients(t *testing.T) {
 	w, silent := newWorld(t), &person{cannot: true}
 	w.do = func(ctx context.Context, _ string, c tool.Call) (*tool.Result, error) {
-		if tool.CanAsk(c) || !strings.Contains(string(c.Client.Capabilities()), `"elicitation":{"form":{}}`) {
+		if tool.CanAsk(c.User()) || !strings.Contains(string(c.Client.Capabilities()), `"elicitation":{"form":{}}`) {
 			t.Errorf("rules would ask through it, or servers not: %s", c.Client.Capabilities())
 		}
 		if raw, err := c.Client.Ask(ctx, "roots/list", nil); heardBy(c) == "c" && err != nil {

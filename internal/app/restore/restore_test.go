@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/hub"
 	"sandlot/internal/session"
+	"sandlot/internal/session/record"
 	"sandlot/internal/store"
 	"sandlot/internal/store/storetest"
 	"sandlot/internal/workspace"
@@ -233,7 +234,7 @@ func TestRestoreKeepsWorkspaces(t *testing.T) {
 	}
 	r.use(func(ctx context.Context, db *store.DB) error {
 		return db.PutSession(ctx, session.Record{ID: "s", Owner: "user:old", Template: "host", Flavor: "small",
-			Workspace: id, State: session.Live})
+			Workspace: id, State: record.Live})
 	})
 	r.prepared()
 	r.use(r.Apply)

@@ -300,8 +300,10 @@ func (s *Path) serve(w http.ResponseWriter, r *http.Request, o *cacheable) bool 
 	if !ok || o.session != "" && !s.HasSession(o.session) {
 		return false
 	}
-	if t, _ := s.Tool(o.name); o.method == "tools/call" && t.asksMore(match) {
-		return false // since the SDK took it, rules or settings have changed
+	if o.method == "tools/call" {
+		if o.tool, _ = s.Tool(o.name); o.tool.asksMore(match) {
+			return false // since the SDK took it, rules or settings have changed
+		}
 	}
 	r = r.WithContext(event.WithMCP(r.Context(), o.method, o.session, rpc.Traceparent(o.meta)))
 	if o.method != "tools/call" {
@@ -397,7 +399,7 @@ func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMess
 		form = toolview.ResultsOf(name)
 	}
 	reply := &replyWriter{path: s, session: o.session, token: o.meta["progressToken"], writer: writer}
-	t, _ := s.Tool(o.name)
+	t := o.tool
 	if !t.Own || t.Elicits || relay.Supports(capabilities, "elicitation/create") {
 		q := &relay.Request{Method: o.method, Key: o.name, Own: t.Own, Arguments: o.args, Writer: reply,
 			Stateless: o.stateless, Capabilities: capabilities, Meta: map[string]any{}, Params: rpc.Object{},

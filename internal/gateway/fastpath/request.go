@@ -32,6 +32,7 @@ type cacheable struct {
 	fingerprint string
 	answers     *limit.Answers
 	results     toolview.Results // that the request asks for
+	tool        Tool             // that it calls, as the server knows it when the request comes
 }
 
 // fingerprintHeaders are the headers in a fingerprint.

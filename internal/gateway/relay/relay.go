@@ -40,7 +40,8 @@ func New(h *hub.Hub, l *limit.Limiter, log *slog.Logger, key []byte) *Relay {
 	return &Relay{Hub: h, Limits: l, Log: log, seal: newSeal(key)}
 }
 
-// Request is a client's request, of either protocol.
+// Request is a client's request, of either protocol. Two edges fill it, field by field: what they have of a request, the
+// SDK's types and the bytes of a message, has nothing in common that a constructor could take.
 type Request struct {
 	Method       string
 	Key          string          // the name or URI of the tool, prompt or resource

@@ -21,7 +21,6 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/dockercommand"
 	"sandlot/internal/image"
-	"sandlot/internal/runtime/docker/skeleton"
 	"sandlot/internal/sandbox"
 )
 
@@ -204,7 +203,7 @@ func (r *Runtime) skeleton(ctx context.Context, t *image.Template) (string, erro
 			return id, nil
 		}
 	}
-	archive, err := skeleton.Archive(t)
+	archive, err := skeletonArchive(t)
 	if err != nil {
 		return "", fmt.Errorf("docker: the files of the template %s: %w", t.Name, err)
 	}

@@ -38,7 +38,10 @@ type Fake struct {
 	// OnRecover is called by Recover, which returns its error. It may be nil.
 	OnRecover func(ctx context.Context, id string) error
 	// OnStep is called before each Step. If it returns an error, the step fails. It may be nil.
-	OnStep       func(Step) error
+	OnStep func(Step) error
+	// Saw is told of the steps StepCreate, StepFreeze, StepStop and StepRemove, with the id of the sandbox or the name of
+	// the image, whether they succeed or not. It may be nil.
+	Saw          func(s Step, id string)
 	HibernateErr error    // the error of CanHibernate
 	OutdatedErr  error    // the error of Outdated
 	ImageBytes   int64    // of each image
@@ -60,6 +63,11 @@ func (f *Fake) Check(context.Context) error { return f.CreateErr }
 
 // Create implements sandbox.Runtime.
 func (f *Fake) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
+	f.saw(StepCreate, s.ID)
+	return f.create(ctx, s)
+}
+
+func (f *Fake) create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
 	select {
 	case <-time.After(f.BootDelay):
 	case <-ctx.Done():
@@ -347,6 +355,7 @@ func (b *FakeBox) ChangeTools(func(dir string) error) error { return errors.ErrU
 
 // Stop implements sandbox.Sandbox.
 func (b *FakeBox) Stop(ctx context.Context) error {
+	b.fake.saw(StepStop, b.Spec().ID)
 	if b.fake.StopHangs.Load() {
 		<-ctx.Done()
 		return ctx.Err()

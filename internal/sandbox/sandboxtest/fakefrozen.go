@@ -26,6 +26,7 @@ const (
 	StepStop   Step = "stop"   // a sandbox is about to be stopped
 	StepRemove Step = "remove" // an image is about to be removed
 	StepPack   Step = "pack"   // an image is about to be packed
+	StepCreate Step = "create" // a sandbox is about to be made, of an image or not; for Fake.Saw alone
 )
 
 // fakeImage is what a Fake keeps of a frozen sandbox.
@@ -55,6 +56,13 @@ func (f *Fake) step(s Step) error {
 	return f.OnStep(s)
 }
 
+// saw calls Saw.
+func (f *Fake) saw(s Step, id string) {
+	if f.Saw != nil {
+		f.Saw(s, id)
+	}
+}
+
 // CanHibernate implements sandbox.Freezer.
 func (f *Fake) CanHibernate() error { return f.HibernateErr }
 
@@ -70,6 +78,7 @@ func (f *Fake) Replaced(b sandbox.Sandbox) error { return f.Outdated(b) }
 // Freeze implements sandbox.Freezer.
 func (f *Fake) Freeze(ctx context.Context, sb sandbox.Sandbox, owner string, _ int64) (sandbox.FrozenImage, error) {
 	b := sb.(*FakeBox)
+	f.saw(StepFreeze, b.Spec().ID)
 	if err := cmp.Or(f.step(StepFreeze), ctx.Err()); err != nil {
 		return sandbox.FrozenImage{}, err
 	}
@@ -135,6 +144,7 @@ func (f *Fake) FrozenNeeds(_ context.Context, image string) (sandbox.Limits, int
 
 // Wake implements sandbox.Freezer.
 func (f *Fake) Wake(ctx context.Context, spec sandbox.Spec, image string) (sandbox.Sandbox, error) {
+	f.saw(StepCreate, spec.ID)
 	if err := f.step(StepWake); err != nil {
 		return nil, err
 	}
@@ -145,7 +155,7 @@ func (f *Fake) Wake(ctx context.Context, spec sandbox.Spec, image string) (sandb
 		return nil, errors.New("its image is gone")
 	}
 	spec.Limits = i.limits
-	made, err := f.Create(ctx, spec)
+	made, err := f.create(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -208,6 +218,7 @@ func (f *Fake) FrozenImages(context.Context) ([]sandbox.FrozenImage, error) {
 
 // RemoveFrozen implements sandbox.Freezer.
 func (f *Fake) RemoveFrozen(_ context.Context, name string) error {
+	f.saw(StepRemove, name)
 	if err := f.step(StepRemove); err != nil {
 		return err
 	}

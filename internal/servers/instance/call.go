@@ -44,13 +44,13 @@ type Request struct {
 	// Refused is what the server's program was not allowed to reach, until the call ended or before it.
 	Refused []egress.Refusal
 
-	received transport.Reservation // counts the server's answer until Release; nil: there is none yet
+	received *limit.Reservation // counts the server's answer until Release; nil: nothing does
 }
 
 // setReceived replaces the reservation of the server's last answer.
 func (r *Request) setReceived(reservation transport.Reservation) {
 	r.Release()
-	r.received = reservation
+	r.received, _ = reservation.(*limit.Reservation) // else it is transport.NoReservation
 }
 
 // Release releases the reservation of the server's answer.
@@ -66,8 +66,7 @@ func (r *Request) Release() {
 func (r *Request) Result(ctx context.Context, raw json.RawMessage) (json.RawMessage, bool, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	received, _ := r.received.(*limit.Reservation)
-	if lost := received.Lost(); lost != nil {
+	if lost := r.received.Lost(); lost != nil {
 		giveUp := func() { cancel(context.Cause(lost)) }
 		if lost.Err() != nil {
 			giveUp()
@@ -81,7 +80,7 @@ func (r *Request) Result(ctx context.Context, raw json.RawMessage) (json.RawMess
 // releases the reservation of the latter.
 func (r *Request) Deliver(ctx context.Context, safe json.RawMessage) error {
 	defer r.Release()
-	if received, ok := r.received.(*limit.Reservation); ok && r.Answer.TakeLarge(received) {
+	if r.received != nil && r.Answer.TakeLarge(r.received) {
 		return nil
 	}
 	return r.Answer.ReserveAnswer(ctx, len(safe))

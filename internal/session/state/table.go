@@ -68,7 +68,7 @@ var table = []row{
 	{Asleep, ImageLost, Stopped, do(Store, RemoveImage, Publish, Tell)},
 	{Asleep, Stop, Stopped, do(Store, RemoveImage)},
 	{Asleep, Pause, Paused, do(Store, Publish)},
-	{Asleep, Remove, Removed, do(Store, RemoveImage, Publish)},
+	{Asleep, Remove, Removed, do(Store, Publish, RemoveImage)},
 	{Asleep, Replaced, Live, do(Store, RemoveImage, Publish)},
 	{Asleep, Unstored, Removed, nil},
 
@@ -76,7 +76,7 @@ var table = []row{
 	{Paused, Resume, Asleep, do(Store, Publish)},
 	{Paused, Stop, Held, do(Store, RemoveImage)}, // a home: to resume it is the only way back
 	{Paused, ImageLost, Held, do(Store, RemoveImage, Publish, Tell)},
-	{Paused, Remove, Removed, do(Store, RemoveImage, Publish)},
+	{Paused, Remove, Removed, do(Store, Publish, RemoveImage)},
 	{Paused, Unstored, Removed, nil},
 
 	{Held, Pause, Held, do(Store)},
@@ -101,7 +101,7 @@ var table = []row{
 	{Stopping, Gone, Stopped, do(Store)},
 	{Stopping, GoneAsleep, Asleep, do(Store)}, // that its image is lost could not be stored
 	{Stopping, Stop, Stopping, do(Destroy)},
-	{Stopping, Remove, Removed, do(Store, Destroy, Publish)},
+	{Stopping, Remove, Removed, do(Store, Publish, Destroy)},
 	{Stopping, Replaced, Live, do(Store, Destroy, Publish)}, // its user has stopped what it had
 	{Stopping, ReplacedAsleep, Asleep, do(Store, Destroy)},
 	{Stopping, Unstored, Removed, do(Destroy)},

@@ -1,5 +1,4 @@
-// Package template has the commands that list and build templates.
-package template
+package cli
 
 import (
 	"context"
@@ -20,18 +19,18 @@ import (
 	"sandlot/internal/hub"
 )
 
-// Connect returns a client for the operations of operators. Done ends what it has started.
-type Connect func(context.Context) (c *client.Client, done func() error, err error)
+// connectOperator returns a client for the operations of operators. Done ends what it has started.
+type connectOperator func(context.Context) (c *client.Client, done func() error, err error)
 
-// commands are the commands of `sandlot template`.
-type commands struct {
-	connect Connect
+// templateCommands are the commands of `sandlot template`.
+type templateCommands struct {
+	connect connectOperator
 	out     io.Writer
 }
 
-// Command returns the command `sandlot template`, which prints to out.
-func Command(connect Connect, out io.Writer) *cobra.Command {
-	p := &commands{connect, out}
+// templateCommand returns the command `sandlot template`, which prints to out.
+func templateCommand(connect connectOperator, out io.Writer) *cobra.Command {
+	p := &templateCommands{connect, out}
 	c := &cobra.Command{
 		Use: "template", Short: "List and build what sandboxes are made of",
 		Long: `Templates say what sandboxes are made of: the programs of this machine (host), an unpacked root
@@ -45,7 +44,7 @@ three.`,
 	return c
 }
 
-func (p *commands) list() *cobra.Command {
+func (p *templateCommands) list() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{Use: "list", Short: "List the templates and whether they are ready", Args: cobra.NoArgs}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -107,7 +106,7 @@ func listTemplates(ctx context.Context, c *client.Client) ([]hub.Template, error
 	return list.Templates, err
 }
 
-func (p *commands) buildCommand() *cobra.Command {
+func (p *templateCommands) buildCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "build [NAME…]", Short: "Build templates: get their images and install their packages",
 		Long: `Build templates of images: get the image, install packages and files in a sandbox of it, and find its
@@ -130,7 +129,7 @@ why, and the others go on.`,
 const buildPoll = 250 * time.Millisecond
 
 // build asks for templates to be built, and shows the progress until they are ready or have failed.
-func (p *commands) build(ctx context.Context, c *client.Client, names []string) error {
+func (p *templateCommands) build(ctx context.Context, c *client.Client, names []string) error {
 	list, err := listTemplates(ctx, c)
 	if err != nil {
 		return err
@@ -183,7 +182,7 @@ func (p *commands) build(ctx context.Context, c *client.Client, names []string) 
 }
 
 // sayProgress prints how far a template is, if that has changed.
-func (p *commands) sayProgress(t hub.Template, said map[string]string) {
+func (p *templateCommands) sayProgress(t hub.Template, said map[string]string) {
 	text := t.Step
 	switch t.State {
 	case hub.TemplateReady:

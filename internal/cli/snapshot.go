@@ -1,5 +1,4 @@
-// Package snapshot has the commands for snapshots and copies of sessions.
-package snapshot
+package cli
 
 import (
 	"context"
@@ -15,16 +14,16 @@ import (
 	"sandlot/internal/hub"
 )
 
-// commands are the commands of `sandlot snapshot`.
-type commands struct {
+// snapshotCommands are the commands of `sandlot snapshot`.
+type snapshotCommands struct {
 	connect func() (*client.Client, error)
 	out     io.Writer
 	asJSON  bool
 }
 
-// Command returns the command `sandlot snapshot`, which prints to out.
-func Command(connect func() (*client.Client, error), out io.Writer) *cobra.Command {
-	p := &commands{connect: connect, out: out}
+// snapshotCommand returns the command `sandlot snapshot`, which prints to out.
+func snapshotCommand(connect func() (*client.Client, error), out io.Writer) *cobra.Command {
+	p := &snapshotCommands{connect: connect, out: out}
 	c := &cobra.Command{
 		Use: "snapshot", Short: "Keep the state of a session, and go back to it",
 		Long: `A snapshot has the variables, the processes and the files of a session at one moment. It stays until you
@@ -36,7 +35,7 @@ remove it, also after its session has ended, and can be restored as often as you
 }
 
 // ask sends a request, and prints the answer: as JSON if the user wants that.
-func (p *commands) ask(ctx context.Context, method, path string, in, answer any, text func() string) error {
+func (p *snapshotCommands) ask(ctx context.Context, method, path string, in, answer any, text func() string) error {
 	api, err := p.connect()
 	if err != nil {
 		return err
@@ -53,12 +52,12 @@ func (p *commands) ask(ctx context.Context, method, path string, in, answer any,
 	return err
 }
 
-func (p *commands) withJSON(c *cobra.Command) *cobra.Command {
+func (p *snapshotCommands) withJSON(c *cobra.Command) *cobra.Command {
 	c.Flags().BoolVar(&p.asJSON, "json", false, "print JSON")
 	return c
 }
 
-func (p *commands) create() *cobra.Command {
+func (p *snapshotCommands) create() *cobra.Command {
 	return p.withJSON(&cobra.Command{
 		Use: "create SESSION [NAME]", Short: "Make a snapshot of a session", Args: cobra.RangeArgs(1, 2),
 		Long:    "Make a snapshot of a session, an id or home, in which nothing runs meanwhile. It prints the name.",
@@ -74,7 +73,7 @@ func (p *commands) create() *cobra.Command {
 		}})
 }
 
-func (p *commands) list() *cobra.Command {
+func (p *snapshotCommands) list() *cobra.Command {
 	return p.withJSON(&cobra.Command{
 		Use: "list", Short: "List your snapshots", Args: cobra.NoArgs, Example: "  sandlot snapshot list",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -100,7 +99,7 @@ func (p *commands) list() *cobra.Command {
 		}})
 }
 
-func (p *commands) restore() *cobra.Command {
+func (p *snapshotCommands) restore() *cobra.Command {
 	var session string
 	c := p.withJSON(&cobra.Command{
 		Use: "restore NAME", Short: "Restore a snapshot into a session", Args: cobra.ExactArgs(1),
@@ -116,7 +115,7 @@ func (p *commands) restore() *cobra.Command {
 	return c
 }
 
-func (p *commands) remove() *cobra.Command {
+func (p *snapshotCommands) remove() *cobra.Command {
 	return &cobra.Command{
 		Use: "remove NAME", Short: "Remove a snapshot", Args: cobra.ExactArgs(1),
 		Example: "  sandlot snapshot remove good",
@@ -126,9 +125,9 @@ func (p *commands) remove() *cobra.Command {
 		}}
 }
 
-// Fork returns the command `sandlot sessions fork`, which prints to out.
-func Fork(connect func() (*client.Client, error), out io.Writer) *cobra.Command {
-	p := &commands{connect: connect, out: out}
+// forkCommand returns the command `sandlot sessions fork`, which prints to out.
+func forkCommand(connect func() (*client.Client, error), out io.Writer) *cobra.Command {
+	p := &snapshotCommands{connect: connect, out: out}
 	var count int
 	c := p.withJSON(&cobra.Command{
 		Use: "fork ID", Short: "Make live copies of a session, and print their ids", Args: cobra.ExactArgs(1),

@@ -1,5 +1,4 @@
-// Package folder shows state folders: servers, sandboxes, and sessions that sleep.
-package folder
+package cli
 
 import (
 	"fmt"
@@ -13,8 +12,8 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// Show prints state folders, with what runs and sleeps in each.
-func Show(out io.Writer, folders []app.StateFolder) error {
+// showFolders prints state folders, with what runs and sleeps in each.
+func showFolders(out io.Writer, folders []app.StateFolder) error {
 	if len(folders) == 0 {
 		_, err := fmt.Fprintln(out, "nothing of Sandlot runs")
 		return err

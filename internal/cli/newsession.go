@@ -1,5 +1,4 @@
-// Package session has the commands that create sessions, pause and resume them, and change what is set of them.
-package session
+package cli
 
 import (
 	"encoding/json"
@@ -13,9 +12,9 @@ import (
 	"sandlot/internal/cli/connection"
 )
 
-// New returns the command `sandlot sessions new`, which prints to out. usage marks an error of how the program was
+// newSessionCommand returns the command `sandlot sessions new`, which prints to out. usage marks an error of how the program was
 // called.
-func New(connect func() (*client.Client, error), usage func(error) error, out io.Writer) *cobra.Command {
+func newSessionCommand(connect func() (*client.Client, error), usage func(error) error, out io.Writer) *cobra.Command {
 	var wanted protocol.SessionRequest
 	var env, labels []string
 	var asJSON bool

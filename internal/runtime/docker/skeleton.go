@@ -1,5 +1,4 @@
-// Package skeleton makes the files of which the image of a template without one is made.
-package skeleton
+package docker
 
 import (
 	"archive/tar"
@@ -16,8 +15,8 @@ import (
 var baseFolders = map[string]int64{"etc": 0o755, "tmp": 0o1777, "run": 0o755, "var": 0o755, "var/tmp": 0o1777,
 	"var/lib": 0o755, "root": 0o700, "home": 0o755, "opt": 0o755, "mnt": 0o755, "workspace": 0o755}
 
-// Archive returns a tar archive with the files of a template. It is always the same for the same template.
-func Archive(t *image.Template) ([]byte, error) {
+// skeletonArchive returns a tar archive with the files of which the image of a template without one is made. It is always the same for the same template.
+func skeletonArchive(t *image.Template) ([]byte, error) {
 	files := map[string][]byte{}
 	for name, text := range image.BaseFiles() {
 		files[name] = []byte(text)

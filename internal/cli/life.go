@@ -1,4 +1,4 @@
-package session
+package cli
 
 import (
 	"context"
@@ -14,28 +14,28 @@ import (
 	"sandlot/internal/hub"
 )
 
-// commands are the commands about the life of one session.
-type commands struct {
+// sessionCommands are the commands about the life of one session.
+type sessionCommands struct {
 	connect func() (*client.Client, error)
 	usage   func(error) error
 	out     io.Writer
 	asJSON  bool
 }
 
-// Life returns the commands `sandlot sessions pause`, `resume` and `set`, which print to out. usage marks an error of
+// lifeCommands returns the commands `sandlot sessions pause`, `resume` and `set`, which print to out. usage marks an error of
 // how the program was called.
-func Life(connect func() (*client.Client, error), usage func(error) error, out io.Writer) []*cobra.Command {
-	p := &commands{connect: connect, usage: usage, out: out}
+func lifeCommands(connect func() (*client.Client, error), usage func(error) error, out io.Writer) []*cobra.Command {
+	p := &sessionCommands{connect: connect, usage: usage, out: out}
 	return []*cobra.Command{p.pause(), p.resume(), p.set()}
 }
 
-func (p *commands) withJSON(c *cobra.Command) *cobra.Command {
+func (p *sessionCommands) withJSON(c *cobra.Command) *cobra.Command {
 	c.Flags().BoolVar(&p.asJSON, "json", false, "print JSON")
 	return c
 }
 
 // ask sends a request about a session, and prints its answer.
-func (p *commands) ask(ctx context.Context, method, path string, in any, text func(hub.SessionState) string) error {
+func (p *sessionCommands) ask(ctx context.Context, method, path string, in any, text func(hub.SessionState) string) error {
 	api, err := p.connect()
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (p *commands) ask(ctx context.Context, method, path string, in any, text fu
 	return err
 }
 
-func (p *commands) pause() *cobra.Command {
+func (p *sessionCommands) pause() *cobra.Command {
 	return p.withJSON(&cobra.Command{
 		Use: "pause ID", Short: "Pause a session: it stands still until it is resumed", Args: cobra.ExactArgs(1),
 		Long: "Freeze a session, an id, a name or home, with its variables, processes and files. It needs no memory " +
@@ -65,7 +65,7 @@ func (p *commands) pause() *cobra.Command {
 		}})
 }
 
-func (p *commands) resume() *cobra.Command {
+func (p *sessionCommands) resume() *cobra.Command {
 	return p.withJSON(&cobra.Command{
 		Use: "resume ID", Short: "Resume a session that is paused", Args: cobra.ExactArgs(1),
 		Long: "Let a session, an id, a name or home, go on where it was paused. What an operator has paused, an operator " +
@@ -82,7 +82,7 @@ func (p *commands) resume() *cobra.Command {
 		}})
 }
 
-func (p *commands) set() *cobra.Command {
+func (p *sessionCommands) set() *cobra.Command {
 	var name, endsAt, endsIn, onEnd string
 	var labels []string
 	c := p.withJSON(&cobra.Command{

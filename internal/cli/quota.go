@@ -1,5 +1,4 @@
-// Package quota has the command that shows quotas.
-package quota
+package cli
 
 import (
 	"context"
@@ -15,8 +14,8 @@ import (
 	"sandlot/internal/hub"
 )
 
-// Command returns the command `sandlot quota`, which prints to out. get reads the answer to a request for a path.
-func Command(get func(ctx context.Context, path string, answer any) error, out io.Writer) *cobra.Command {
+// quotaCommand returns the command `sandlot quota`, which prints to out. get reads the answer to a request for a path.
+func quotaCommand(get func(ctx context.Context, path string, answer any) error, out io.Writer) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "quota", Short: "Show your quotas, and how much of them you use",

@@ -1,5 +1,4 @@
-// Package memorylimit bounds the memory that the Go runtime keeps.
-package memorylimit
+package app
 
 import (
 	"context"
@@ -17,12 +16,12 @@ const (
 	memoryInterval = time.Second
 )
 
-// Bound sets the Go runtime's memory limit to memoryFloor or, if that is more, to about twice the
+// boundMemory sets the Go runtime's memory limit to memoryFloor or, if that is more, to about twice the
 // live heap, until ctx ends. Above the limit, the runtime returns free memory to the machine at once;
 // without it, the buffers of large responses would stay allocated for minutes. A limit too close to the
 // live heap would make the garbage collector run all the time, so the limit is adapted to the heap. If
 // the operator has set GOMEMLIMIT, that limit stays.
-func Bound(ctx context.Context) {
+func boundMemory(ctx context.Context) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
