@@ -16,6 +16,7 @@ import (
 	"sandlot/internal/api/page"
 	"sandlot/internal/api/preview"
 	"sandlot/internal/auth"
+	"sandlot/internal/console"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
@@ -43,6 +44,8 @@ type Config struct {
 	PublicURL string
 	// Resource has the OIDC issuers whose tokens are accepted.
 	Resource Resource
+	// Logins has the log-ins of browsers; nil: there is no web console.
+	Logins *console.Logins
 	// Proxies are those whose X-Forwarded-… headers count.
 	Proxies Proxies
 	Origins OriginCheck
@@ -80,6 +83,9 @@ func New(c Config) *Server {
 	s.mux.Handle("/v1/", s.identify(s.notFound("see docs/guide/api.md")))
 	s.mux.Handle("/mcp", s.mcp()) // the gateway names the operation of each MCP method
 	for _, route := range s.routes() {
+		if s.Logins == nil && ofConsole(route.pattern) {
+			continue
+		}
 		if retryable(route.pattern) {
 			route.handle = s.onlyOnce(route.handle)
 		}
@@ -169,7 +175,9 @@ func (s *Server) identify(next http.Handler) http.Handler {
 		p, onSocket := auth.FromContext(r.Context())
 		var err error
 		if !onSocket {
-			p, err = s.Authenticator.Authenticate(r.Context(), r.Header.Get("Authorization"))
+			var release func()
+			r, p, release, err = s.authenticate(w, r)
+			defer release()
 		}
 		if err == nil {
 			p, err = p.ActFor(r.Header.Values(auth.UserHeader))

@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/api/openapi"
 	"sandlot/internal/api/protocol"
+	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/hub"
 	"sandlot/internal/tool"
@@ -20,6 +21,7 @@ var pathParameters = map[string]openapi.Parameter{
 		Schema: openapi.Text("")},
 	"connections/id": {Description: "The connection's id or name.", Schema: openapi.Text("")},
 	"start/id":       {Description: "The id of the log-in, which is in its link.", Schema: openapi.Text("")},
+	"console/path":   {Description: "The name of a file; empty: the page.", Schema: openapi.Text("")},
 	"files/path": {Description: "An absolute path in the sandbox without its first slash, with slashes in it.",
 		Schema: openapi.Text("")},
 	"ports/port":     {Description: "The number of the port.", Schema: openapi.Between(1, 65535)},
@@ -220,6 +222,24 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 		"POST /v1/connections/{id}/read": {Summary: "Read a resource of a connection", Errors: remote,
 			Request: jsonBody[hub.ResourceRequest](map[string]any{"uri": "file:///notes.txt"}, "uri"),
 			Answers: answers[map[string]any]("The MCP result.", nil)},
+		"GET /console/{path...}": {Summary: "The web console", Errors: missing,
+			Text:    "For browsers. The page is at `/console/`; the setting `console.enabled` turns it off.",
+			Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The page, or a file that it loads.", openapi.HTML)}},
+		"POST /console/login": {Summary: "Log a browser in at the web console",
+			Text: "For the console's page, with the header `Sandlot-Console: 1`. The body has the code of a link, which " +
+				"counts once, or a token. The answer sets a cookie, which counts for requests of that page alone.",
+			Errors:  []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests},
+			Request: jsonBody[protocol.ConsoleLogin](protocol.ConsoleLogin{Code: "xkbd2wq7q3r5ydn4tq2v6hlgze"}),
+			Answers: noContent},
+		"POST /console/logout": {Summary: "End the log-in of the browser that asks", Errors: badRequest, Answers: noContent},
+		"POST /v1/console/codes": {Summary: "Make a link with which a browser logs in at the web console",
+			Text: "As who asks. It counts once, and for a minute.",
+			Answers: answers[protocol.ConsoleLink]("The link.", protocol.ConsoleLink{
+				URL:     "http://console.localhost:8000/console/#code=xkbd2wq7q3r5ydn4tq2v6hlgze",
+				Expires: time.Date(2026, 11, 30, 9, 30, 0, 0, time.UTC)})},
+		"GET /v1/principal": {Summary: "Who you are to this server",
+			Answers: answers[protocol.Principal]("The principal of the request.", protocol.Principal{Principal: "user:ann",
+				Name: "ann", Roles: []auth.Role{}, Version: "v1.2.3"})},
 		"GET /v1/secrets": {Summary: "List your stored secrets, without their values", Parameters: pageParameters,
 			Errors:  badRequest,
 			Answers: answers[protocol.SecretList]("The secrets.", map[string]any{"secrets": []any{exampleSecret}})},

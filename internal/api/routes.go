@@ -27,7 +27,7 @@ type route struct {
 // of exposed ports. An empty operation: the tool in the path has one.
 func (s *Server) routes() []route {
 	return []route{
-		{"GET /{$}", everyone, policy.HealthRead, s.forEveryone(policy.HealthRead, s.health)},
+		{"GET /{$}", everyone, policy.HealthRead, s.forEveryone(policy.HealthRead, s.home)},
 		{"GET /healthz", everyone, policy.HealthRead, s.forEveryone(policy.HealthRead, s.alive)},
 		{"GET /readyz", everyone, policy.HealthRead, s.forEveryone(policy.HealthRead, s.ready)},
 		{"GET " + resourceMetadata, everyone, policy.ClientDiscover, s.describeResource},
@@ -75,6 +75,14 @@ func (s *Server) routes() []route {
 			operation(s, hub.ServerPrompt, promptRequest)},
 		{"POST /v1/connections/{id}/read", principals, policy.ResourceRead,
 			operation(s, hub.ServerResource, resourceRequest)},
+		{"GET /console/{path...}", everyone, policy.ConsoleRead, s.forEveryone(policy.ConsoleRead, s.consoleFile)},
+		{"POST /console/login", everyone, policy.ConsoleLogin, s.consoleLogin},
+		{"POST /console/logout", principals, policy.ConsoleLogout,
+			operation(s, hub.EdgeOp(policy.ConsoleLogout, s.consoleLogout), wholeRequest, noOutput[hub.None])},
+		{"POST /v1/console/codes", principals, policy.ConsoleLink,
+			operation(s, hub.EdgeOp(policy.ConsoleLink, s.consoleLink), wholeRequest)},
+		{"GET /v1/principal", principals, policy.PrincipalRead,
+			operation(s, hub.EdgeOp(policy.PrincipalRead, s.whoAsks), wholeRequest)},
 		{"GET /v1/secrets", principals, policy.SecretList, list(s, hub.ListSecrets, noInput, secretPage)},
 		{"PUT /v1/secrets/{name}", principals, policy.SecretSet, operation(s, hub.SetSecret, newSecret)},
 		{"DELETE /v1/secrets/{name}", principals, policy.SecretRemove,

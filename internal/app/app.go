@@ -23,6 +23,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/certificate"
 	"sandlot/internal/config"
+	"sandlot/internal/console"
 	"sandlot/internal/egress"
 	"sandlot/internal/egress/bound"
 	"sandlot/internal/fault"
@@ -334,7 +335,11 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 func (m maker) openAPI(ac access, g *gateway.Gateway, runtimes runtimeList, metrics *metric.Metrics) *api.Server {
 	c := m.c.Server
 	listed, localPages := origins(c)
-	return api.New(api.Config{Authenticator: ac.authenticator, TokenWatch: ac.watch, Limits: ac.limits,
+	var logins *console.Logins
+	if c.Console {
+		logins = console.NewLogins(ac.authenticator, c.PortsDomain)
+	}
+	return api.New(api.Config{Authenticator: ac.authenticator, Logins: logins, TokenWatch: ac.watch, Limits: ac.limits,
 		Gateway: g, Hub: m.hub, Metrics: metrics, CheckRuntime: runtimes.check, Version: Version,
 		PublicURL: c.PublicURL, Log: m.log, Resource: resource(m.c), Proxies: c.TrustedProxies,
 		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Host), CORS: c.CORS,

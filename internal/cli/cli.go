@@ -124,7 +124,7 @@ or let the client start "sandlot stdio".`,
 		snapshot.Command(p.client, p.out), quota.Command(p.get, p.out),
 		image.Command(p.images, p.out, p.err),
 		template.Command(p.connectOperator, p.out),
-		p.install(), p.uninstall(), p.service(),
+		p.install(), p.uninstall(), p.service(), p.console(),
 		p.doctor(), p.settings(), p.token(), p.backup(), p.restore(),
 		p.upgrade(), p.version())
 	for _, c := range root.Commands() {

@@ -1,0 +1,176 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"sandlot/internal/api/protocol"
+	"sandlot/internal/auth"
+	"sandlot/internal/console"
+	"sandlot/internal/fault"
+	"sandlot/internal/hub"
+	"sandlot/internal/policy"
+	"sandlot/internal/secret"
+)
+
+// consoleHost is a host name for the console on this machine. The cookie of a log-in there does not reach the other
+// servers of the machine, as one for localhost does: cookies ignore ports.
+const consoleHost = "console.localhost"
+
+// ofConsole reports whether a route is the web console's.
+func ofConsole(pattern string) bool { return strings.Contains(pattern, "/console/") }
+
+// consoleFile sends the console's page, or a file that it loads.
+func (s *Server) consoleFile(w http.ResponseWriter, r *http.Request) {
+	if !console.ServeFile(w, r, r.PathValue("path")) {
+		s.notFound("the console is at "+console.Path)(w, r)
+	}
+}
+
+// home answers requests for the server's root: programs get its health, and browsers are sent to the console.
+func (s *Server) home(w http.ResponseWriter, r *http.Request) {
+	w.Header().Add("Vary", "Accept")
+	if s.Logins != nil && strings.Contains(r.Header.Get("Accept"), "text/html") {
+		w.Header().Set("Location", strings.TrimPrefix(console.Path, "/"))
+		w.WriteHeader(http.StatusFound)
+		return
+	}
+	s.health(w, r)
+}
+
+// origin returns the scheme and the host under which a browser reaches this server; empty: the request does not show
+// it.
+func origin(r *http.Request) string {
+	if base, ok := requestURL(r); ok {
+		return base
+	}
+	return ""
+}
+
+// consoleLogin logs a browser in: with a one-time code, or with a token.
+func (s *Server) consoleLogin(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	at := origin(r)
+	grant, err := s.consoleGrant(w, r, at)
+	// The hub refuses an unknown principal, unless nobody may log in.
+	value, refused := hub.Do(withOrigin(r).Context(), s.Hub,
+		hub.Request{Principal: grant.Principal(), Operation: policy.ConsoleLogin},
+		func(context.Context) (secret.Value, error) { return s.Logins.Begin(grant), nil })
+	if err != nil && !fault.Is(refused, fault.Forbidden) {
+		refused = err
+	}
+	if refused != nil {
+		s.problem(w, r, refused)
+		return
+	}
+	s.Logins.Succeeded(r.RemoteAddr)
+	http.SetCookie(w, console.Cookie(at, value))
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// consoleGrant returns the grant of the code or the token in the body of a log-in.
+func (s *Server) consoleGrant(w http.ResponseWriter, r *http.Request, origin string) (g auth.Grant, err error) {
+	if origin == "" || r.Header.Get(console.Header) != "1" || fromAnotherPage(r) {
+		return g, fault.New(fault.Unauthorized, "only the console's page at %s can log in", console.Path)
+	}
+	if err := s.Logins.CheckSite(origin); err != nil {
+		return g, err
+	}
+	if err := s.Logins.Attempt(r.RemoteAddr); err != nil {
+		return g, err
+	}
+	var q protocol.ConsoleLogin
+	if err := decode(w, r, 64<<10, &q, "code or token"); err != nil {
+		return g, err
+	}
+	switch {
+	case q.Code != "" && q.Token == "":
+		return s.Logins.TakeCode(r.Context(), q.Code)
+	case q.Token != "" && q.Code == "":
+		header := "Bearer " + strings.TrimSpace(q.Token)
+		p, err := s.Authenticator.Authenticate(r.Context(), header)
+		if err != nil {
+			return g, err
+		}
+		return auth.NewGrant(p, header, nil), nil
+	}
+	return g, fault.New(fault.InvalidParameters, "the body must have either code or token")
+}
+
+// consoleLogout ends the log-in of the browser that asks. It was identified by its cookie.
+func (s *Server) consoleLogout(r *http.Request) (hub.None, error) {
+	x, _ := r.Context().Value(loginKey{}).(*console.Login)
+	if x == nil {
+		return hub.None{}, fault.New(fault.InvalidParameters, "no browser is logged in with this request")
+	}
+	s.Logins.End(x)
+	return hub.None{}, nil
+}
+
+// consoleLink makes a one-time link to the console for who asks.
+func (s *Server) consoleLink(r *http.Request) (protocol.ConsoleLink, error) {
+	p, _ := auth.FromContext(r.Context())
+	grant := auth.NewGrant(p, r.Header.Get("Authorization"), r.Header.Values(auth.UserHeader))
+	if x, ok := r.Context().Value(loginKey{}).(*console.Login); ok { // by a browser, for another one
+		grant = x.Grant
+	}
+	base, ok := s.consoleURL(r)
+	if !ok {
+		return protocol.ConsoleLink{}, fault.New(fault.Internal,
+			"the server has no address for browsers: set public_url")
+	}
+	code, expires := s.Logins.NewCode(grant)
+	return protocol.ConsoleLink{URL: base + console.Path + "#code=" + code.Reveal(),
+		Expires: expires.UTC().Truncate(time.Second)}, nil
+}
+
+// consoleURL returns the URL at which a browser reaches this server, without a slash at its end.
+func (s *Server) consoleURL(r *http.Request) (string, bool) {
+	base, ok := s.baseURL(r)
+	if at := s.address.Load(); !ok && at != nil {
+		base, ok = strings.TrimSuffix(*at, "/mcp"), true
+	}
+	u, err := url.Parse(base)
+	if ok && err == nil && s.PublicURL == "" && s.Origins.Loopback && isLoopback(u.Host) && u.Scheme == "http" {
+		u.Host = consoleHost
+		if port := u.Port(); port != "" {
+			u.Host += ":" + port
+		}
+		base = u.String()
+	}
+	return base, ok
+}
+
+// loginKey is the context key of the log-in with whose cookie a request came.
+type loginKey struct{}
+
+// authenticate returns the principal of a request by its token or, without one, by the cookie of its browser's log-in.
+// The returned request ends with the log-in.
+func (s *Server) authenticate(w http.ResponseWriter, r *http.Request) (
+	_ *http.Request, p auth.Principal, release func(), err error) {
+	header := r.Header.Get("Authorization")
+	if s.Logins != nil && header == "" {
+		x, p, err := s.Logins.Of(r, origin(r))
+		if err != nil {
+			return r, p, func() {}, err
+		}
+		if x != nil {
+			w.Header().Set("Cache-Control", "no-store")
+			ctx, release := s.Logins.Hold(context.WithValue(r.Context(), loginKey{}, x), x)
+			return r.WithContext(ctx), p, release, nil
+		}
+	}
+	p, err = s.Authenticator.Authenticate(r.Context(), header)
+	return r, p, func() {}, err
+}
+
+// whoAsks returns the principal of a request.
+func (s *Server) whoAsks(r *http.Request) (protocol.Principal, error) {
+	p, _ := auth.FromContext(r.Context())
+	login := r.Context().Value(loginKey{}) != nil
+	return protocol.Principal{Principal: p.ID, Name: p.Name, Roles: append([]auth.Role{}, p.Roles.List()...),
+		Version: s.Version, Login: login}, nil
+}

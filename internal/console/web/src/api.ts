@@ -1,0 +1,81 @@
+// The HTTP API, of which the console is a client as any other.
+
+export interface Problem {
+  title: string;
+  status: number;
+  detail: string;
+  recovery_suggestions?: string[];
+}
+
+export class Failure extends Error {
+  constructor(readonly problem: Problem) {
+    super(problem.detail);
+  }
+}
+
+export interface Me {
+  principal: string;
+  name: string;
+  roles: string[];
+  version: string;
+  login: boolean;
+}
+
+// onUnauthorized is called when the server does not know any more who asks.
+let onUnauthorized = () => {};
+
+export function whenUnauthorized(f: () => void) {
+  onUnauthorized = f;
+}
+
+// at returns the address of a path of the server, which may be below a proxy's folder.
+export const at = (path: string) => "../" + path;
+
+async function failure(r: Response): Promise<Failure> {
+  let p: Problem = { title: "HTTP_" + r.status, status: r.status, detail: `the server answered with ${r.status}` };
+  try {
+    p = { ...p, ...(await r.json()) };
+  } catch {
+    // not a problem of the API, but of a proxy
+  }
+  return new Failure(p);
+}
+
+export async function send(method: string, path: string, body?: BodyInit, headers: Record<string, string> = {}) {
+  let r: Response;
+  try {
+    r = await fetch(at(path), { method, body, headers: { "Sandlot-Console": "1", ...headers }, cache: "no-store" });
+  } catch {
+    throw new Failure({ title: "OFFLINE", status: 0, detail: "the server cannot be reached" });
+  }
+  if (r.ok) return r;
+  const f = await failure(r);
+  if (r.status === 401 && !path.startsWith("console/")) onUnauthorized();
+  throw f;
+}
+
+export async function json<T>(method: string, path: string, body?: unknown): Promise<T> {
+  const text = body === undefined ? undefined : JSON.stringify(body);
+  const r = await send(method, path, text, text === undefined ? {} : { "Content-Type": "application/json" });
+  return r.status === 204 ? (undefined as T) : ((await r.json()) as T);
+}
+
+export const get = <T>(path: string) => json<T>("GET", path);
+
+interface Content {
+  type: string;
+  text?: string;
+}
+
+// tool calls a tool. A result that says that it failed is thrown.
+export async function tool<T>(name: string, args: object): Promise<T> {
+  const r = await json<T & { isError?: boolean; content?: Content[] }>("POST", "v1/tools/" + name, args);
+  if (!r.isError) return r;
+  const detail = (r.content ?? []).map((c) => c.text ?? "").join("\n");
+  throw new Failure({ title: "FAILED", status: 200, detail: detail || "it failed" });
+}
+
+export const segment = encodeURIComponent;
+
+export const filePath = (session: string, path: string) =>
+  `v1/sessions/${segment(session)}/files/` + path.replace(/^\/+/, "").split("/").map(segment).join("/");

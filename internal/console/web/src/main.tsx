@@ -1,0 +1,183 @@
+// The console's page: who is there, the frame around the screens, and the keys.
+import { signal } from "@preact/signals";
+import { render } from "preact";
+import { useEffect } from "preact/hooks";
+import Activity from "./activity";
+import { Failure, whenUnauthorized } from "./api";
+import Connect from "./connect";
+import { Help, Palette, keys } from "./keys";
+import { connection, live } from "./live";
+import { Login, logIn, logOut, whoAmI } from "./login";
+import { Now } from "./now";
+import { address, route } from "./route";
+import Servers from "./servers";
+import SessionPage from "./session";
+import { announced, loggedOut, me, start, stop, waiting } from "./state";
+import css from "./style.css";
+import { adopt } from "./style";
+import * as text from "./text";
+import { Confirm, Empty, Loading, Trouble } from "./ui";
+
+adopt(css);
+
+const phase = signal<"begins" | "out" | "in" | "broken">("begins");
+const failed = signal<unknown>(null);
+
+async function enter() {
+  const who = await whoAmI();
+  start(who);
+  phase.value = "in";
+}
+
+function leave(why: string) {
+  stop(why);
+  phase.value = "out";
+}
+
+whenUnauthorized(() => leave("You are not logged in any more: the log-in or its token has ended."));
+
+// After each break of the live channel: is it the network, or the end of the log-in?
+live.refused = async () => {
+  try {
+    const who = await whoAmI();
+    if (who.principal !== me.value?.principal) {
+      location.reload();
+      return true;
+    }
+    return false;
+  } catch (e) {
+    return e instanceof Failure && e.problem.status === 401;
+  }
+};
+
+async function begin() {
+  const code = /^#code=([a-z0-9]+)$/.exec(location.hash)?.[1];
+  if (code) {
+    // It leaves the address before it is used: it counts once, and does not belong into the history.
+    history.replaceState(null, "", location.pathname);
+    try {
+      await logIn({ code });
+    } catch (e) {
+      failed.value = e;
+    }
+  }
+  try {
+    if (failed.value) throw failed.value;
+    await enter();
+  } catch (e) {
+    const status = e instanceof Failure ? e.problem.status : -1;
+    phase.value = failed.value || status === 401 || status === 403 ? "out" : "broken";
+    if (phase.value === "broken") failed.value = e;
+  }
+}
+
+const screens: [key: string, path: string, title: string][] = [
+  ["n", "", "Now"],
+  ["s", "servers", "Servers"],
+  ["a", "activity", "Activity"],
+  ["c", "connect", "Connect"],
+];
+
+function Screen() {
+  const [screen = "", ...rest] = route.value.path;
+  switch (screen) {
+    case "":
+      return <Now />;
+    case "sessions":
+      return <SessionPage id={rest[0] ?? "home"} tab={rest[1] ?? ""} />;
+    case "servers":
+      return <Servers id={rest[0]} />;
+    case "activity":
+      return <Activity />;
+    case "connect":
+      return <Connect client={rest[0]} />;
+  }
+  return (
+    <Empty title="There is no such screen.">
+      <a href={address([])}>Now</a>
+    </Empty>
+  );
+}
+
+function Frame() {
+  const at = route.value.path[0] ?? "";
+  useEffect(() => keys(screens), []);
+  // The new screen is read from its beginning.
+  useEffect(() => {
+    scrollTo(0, 0);
+  }, [route.value.path.join("/")]);
+  const n = waiting.value.length;
+  return (
+    <>
+      <a class="skip" href="#main" onClick={(e) => (e.preventDefault(), document.getElementById("main")?.focus())}>
+        Skip to the content
+      </a>
+      <header class="top">
+        <a class="brand" href={address([])}>
+          Sandlot
+        </a>
+        <nav aria-label="Screens">
+          {screens.map(([, path, title]) => (
+            <a key={path} href={address(path ? [path] : [])}
+              aria-current={at === path || (path === "" && at === "sessions") ? "page" : undefined}>
+              {title}
+              {path === "" && n > 0 && <span class="badge">{n}<span class="hidden"> waiting</span></span>}
+            </a>
+          ))}
+        </nav>
+        <span class="who">
+          <span class="quiet">{text.name(me.value?.name ?? "")}</span>
+          {me.value?.login && (
+            <button class="small" onClick={() => void logOut().finally(() => leave("You have logged out."))}>
+              Log out
+            </button>
+          )}
+        </span>
+      </header>
+      {connection.value === "offline" && (
+        <div class="banner" role="status">
+          The server cannot be reached. What you see is the last known state.
+          <button class="small" onClick={() => live.retry()}>
+            Try now
+          </button>
+        </div>
+      )}
+      <main id="main" tabIndex={-1} class={connection.value === "offline" ? "stale" : ""}>
+        <Screen />
+      </main>
+      <p class="hidden" role="status">{announced.value && "A question waits: " + text.lines(announced.value)}</p>
+      <Confirm />
+      <Palette screens={screens} />
+      <Help screens={screens} />
+    </>
+  );
+}
+
+function Page() {
+  switch (phase.value) {
+    case "begins":
+      return (
+        <main id="main">
+          <Loading />
+        </main>
+      );
+    case "in":
+      return <Frame />;
+    case "out":
+      return <Login failed={failed.value} done={async () => {
+        failed.value = null;
+        loggedOut.value = "";
+        await enter();
+      }} />;
+  }
+  return (
+    <main class="login" id="main">
+      <h1>Sandlot</h1>
+      <Trouble of={failed.value} what="The console cannot begin" />
+      <button onClick={() => location.reload()}>Try again</button>
+    </main>
+  );
+}
+
+render(<Page />, document.body);
+void begin();

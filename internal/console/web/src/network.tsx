@@ -1,0 +1,74 @@
+// What a session may reach, and what it did.
+import { signal, useComputed } from "@preact/signals";
+import { useEffect, useMemo } from "preact/hooks";
+import { get, segment } from "./api";
+import { live } from "./live";
+import { collect } from "./state";
+import * as text from "./text";
+import { Timeline } from "./timeline";
+import type { Event, Session } from "./types";
+import { Empty, Loading, Trouble, useLoaded } from "./ui";
+
+interface NetworkState {
+  policy: { mode: string; allow?: string[]; registries?: string[] };
+  usage?: { open: number; connected: number; refused: number; unreachable: number; bytes_up: number; bytes_down: number };
+  traffic: { bytes_up: number; bytes_down: number };
+  max_bytes?: number;
+}
+
+export default function Network({ session: s }: { session: Session }) {
+  const id = s.session_id;
+  const state = useLoaded(id, () => get<NetworkState>(`v1/sessions/${segment(id)}/network`));
+  const events = useMemo(() => signal<Event[]>([]), [id]);
+  useEffect(() => {
+    const c = live.open("events", { session: id, kinds: ["egress"], limit: 200 }, { data: collect(events, 500) });
+    return () => c.close();
+  }, [id]);
+  const list = useComputed(() => events.value).value;
+  const n = state.value;
+  return (
+    <>
+      <section aria-labelledby="may">
+        <h2 id="may">May reach</h2>
+        <Trouble of={state.failed} />
+        {!n && !state.failed && <Loading />}
+        {n && (
+          <dl class="facts">
+            <dt>Mode</dt>
+            <dd>{text.name(n.policy.mode)}</dd>
+            <dt>Hosts</dt>
+            <dd>{n.policy.allow?.length ? n.policy.allow.map(text.name).join(", ") : "none beside the registries"}</dd>
+            <dt>Registries</dt>
+            <dd>{n.policy.registries?.length ? n.policy.registries.map(text.name).join(", ") : "none"}</dd>
+            <dt>Sent, received</dt>
+            <dd>
+              {text.size(n.traffic.bytes_up)}, {text.size(n.traffic.bytes_down)}
+              {n.max_bytes ? ` of ${text.size(n.max_bytes)}` : ""}
+            </dd>
+            {n.usage && (
+              <>
+                <dt>Connections</dt>
+                <dd>
+                  {n.usage.open} open, {n.usage.connected} made, {n.usage.refused} refused, {n.usage.unreachable} failed
+                </dd>
+              </>
+            )}
+          </dl>
+        )}
+        <p>
+          <button class="small" onClick={state.again}>
+            Reload
+          </button>
+        </p>
+      </section>
+      <section aria-labelledby="did">
+        <h2 id="did">Connections</h2>
+        {list.length ? (
+          <Timeline events={list} of="session" />
+        ) : (
+          <Empty title="No program has connected yet." command={`sandlot exec --session ${id} -- pip download --no-deps six`} />
+        )}
+      </section>
+    </>
+  );
+}
