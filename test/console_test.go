@@ -266,6 +266,7 @@ func TestConsole(t *testing.T) {
 	c.types()
 	c.edits()
 	c.showsHostileText()
+	c.isAttackedByPages()
 	c.isSmall()
 }
 
@@ -428,6 +429,67 @@ func (c *consoleUse) showsHostileText() {
 }
 
 func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// hostilePage tries to act with the log-in of the browser in which it is open. Its title says what it got.
+const hostilePage = `<!DOCTYPE html><title>tries</title><script>
+const api = "CONSOLE/v1/", got = [];
+const attempt = (name, f) => Promise.resolve().then(f).then(v => v && got.push(name + ": " + v), () => {});
+const socket = () => new Promise((done, fail) => {
+	const s = new WebSocket(api.replace("http", "ws") + "live");
+	s.onopen = () => done("open");
+	s.onerror = fail;
+});
+const answer = (r) => r.type === "opaque" ? "" : r.text();
+Promise.all([
+	attempt("with the header", () => fetch(api + "principal", {credentials: "include", headers: {"Sandlot-Console": "1"}}).then(answer)),
+	attempt("without it", () => fetch(api + "principal", {credentials: "include"}).then(answer)),
+	attempt("a change", () => fetch(api + "sessions", {method: "POST", mode: "no-cors", credentials: "include", body: "{}"}).then(answer)),
+	attempt("a link", () => fetch(api + "console/codes", {method: "POST", credentials: "include", headers: {"Sandlot-Console": "1"}}).then(answer)),
+	attempt("a socket", socket),
+	attempt("a frame", () => new Promise((done, fail) => {
+		const f = document.createElement("iframe");
+		f.onload = () => { try { done(f.contentDocument.body.innerText) } catch (e) { fail(e) } };
+		f.src = "CONSOLE/console/";
+		document.body.append(f);
+	})),
+	attempt("cookies", () => document.cookie.includes("console") && document.cookie),
+]).then(() => document.title = "got " + JSON.stringify(got));
+</script><body>`
+
+// isAttackedByPages opens pages of a sandbox in the browser in which ann is logged in.
+func (c *consoleUse) isAttackedByPages() {
+	if out := c.agent.shell("home", "dmesg | grep -c 'Starting gVisor'").Text; out != "1" {
+		c.t.Fatalf("this is no sandbox: %s", out)
+	}
+	c.agent.call("execute_command", args{"command": "exec python3 -m http.server -d www 8080", "background": true})
+	sessions := func() int {
+		_, _, text := c.request("GET", "/v1/sessions", nil, "Authorization", "Bearer "+c.ann)
+		return strings.Count(text, `"session_id"`)
+	}
+	before := sessions()
+	made := c.agent.call("expose_port", args{"port": 8080})
+	for _, host := range []string{"console.localhost", "localhost"} {
+		link := strings.Replace(c.consoleLink(c.ann), "console.localhost", host, 1)
+		page := c.window.tab()
+		page.open(link)
+		page.shows("Waits for you")
+		base, _, _ := strings.Cut(link, "/console/")
+		c.agent.call("sandbox_write_file", args{"path": "/workspace/www/index.html",
+			"content": strings.ReplaceAll(hostilePage, "CONSOLE", base)})
+		for _, field := range []string{"url", "path_url"} {
+			x := c.window.tab()
+			x.expect("") // what the browser refuses the page is in its console
+			x.open(made.Fields[field].(string))
+			x.see(`document.title.startsWith("got ")`)
+			if got := evaluate[string](x, "document.title"); got != "got []" {
+				c.t.Errorf("by its %s the page attacks %s: %s", field, base, got)
+			}
+		}
+	}
+	if after := sessions(); after != before {
+		c.t.Errorf("there are %d sessions, and were %d", after, before)
+	}
+}
 
 // isSmall counts the bytes and requests of the first page, and of a session's.
 func (c *consoleUse) isSmall() {

@@ -1,5 +1,5 @@
 // Every event, with filters in the address.
-import { signal, useComputed } from "@preact/signals";
+import { signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import { live } from "./live";
 import { replace, route } from "./route";
@@ -26,7 +26,7 @@ export default function Activity() {
     return () => c.close();
   }, [key]);
   const wanted = filter.text.toLowerCase();
-  const all = useComputed(() => events.value).value;
+  const all = events.value;
   const found = wanted
     ? all.filter((e) => [e.operation, e.name, e.outcome, e.principal, e.session_id].join(" ").toLowerCase().includes(wanted))
     : all;

@@ -9,8 +9,6 @@ export interface Handlers {
   bytes?(bytes: Uint8Array): void;
   lost?(data: any): void;
   closed?(error: Problem | undefined, data: any): void;
-  // broken is called when the connection has broken. What comes next begins anew, except events.
-  broken?(): void;
 }
 
 export type Connection = "connecting" | "online" | "offline";
@@ -109,7 +107,6 @@ class Live {
     this.socket = undefined;
     if (!this.wanted) return;
     connection.value = "offline";
-    for (const c of this.channels.values()) c.on.broken?.();
     this.waiting = Math.min(8000, this.waiting * 2 || 250);
     if (await this.refused()) return;
     clearTimeout(this.timer);
@@ -133,6 +130,13 @@ class Live {
     const c = new Channel(this, kind, args, on);
     this.add(c);
     return c;
+  }
+
+  // again opens a channel again, unless it was opened under another number meanwhile.
+  private again(c: Channel, number: number) {
+    if (this.channels.get(number) !== c || this.socket?.readyState !== WebSocket.OPEN) return;
+    this.channels.delete(number);
+    this.add(c);
   }
 
   remove(c: Channel) {
@@ -182,6 +186,11 @@ class Live {
         c.took("count", 1);
         break;
       case "closed":
+        // A server that stops, or that has failed, may serve the channel later.
+        if (m.error?.status >= 500) {
+          setTimeout(() => this.again(c, m.channel), 2000);
+          break;
+        }
         this.channels.delete(m.channel);
         c.on.closed?.(m.error, m.data);
     }

@@ -1,5 +1,5 @@
 // What a session may reach, and what it did.
-import { signal, useComputed } from "@preact/signals";
+import { signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import { get, segment } from "./api";
 import { live } from "./live";
@@ -24,7 +24,7 @@ export default function Network({ session: s }: { session: Session }) {
     const c = live.open("events", { session: id, kinds: ["egress"], limit: 200 }, { data: collect(events, 500) });
     return () => c.close();
   }, [id]);
-  const list = useComputed(() => events.value).value;
+  const list = events.value;
   const n = state.value;
   return (
     <>

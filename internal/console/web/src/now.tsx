@@ -1,7 +1,7 @@
 import { json } from "./api";
 import { Questions } from "./questions";
 import { address, go } from "./route";
-import { events, now, sessions, titleOf } from "./state";
+import { events, now, refused, sessions, titleOf } from "./state";
 import * as text from "./text";
 import { Timeline } from "./timeline";
 import type { Session } from "./types";
@@ -25,6 +25,9 @@ export function Now() {
         </button>
       </Heading>
       <Trouble of={task.failed} />
+      {refused.value.map((why) => (
+        <Trouble key={why} of={why} />
+      ))}
       <Questions />
       <section aria-labelledby="sessions">
         <h2 id="sessions">Sessions</h2>

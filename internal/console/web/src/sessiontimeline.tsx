@@ -1,4 +1,4 @@
-import { signal, useComputed } from "@preact/signals";
+import { signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import { live } from "./live";
 import { collect } from "./state";
@@ -12,7 +12,7 @@ export default function SessionTimeline({ id }: { id: string }) {
     const c = live.open("events", { session: id, limit: 200 }, { data: collect(events, 500) });
     return () => c.close();
   }, [id]);
-  const list = useComputed(() => events.value).value;
+  const list = events.value;
   return (
     <section aria-label="Timeline">
       {list.length ? (

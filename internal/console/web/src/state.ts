@@ -1,6 +1,6 @@
 // What the console knows: pushed by the live channel.
 import { batch, computed, signal } from "@preact/signals";
-import type { Me } from "./api";
+import type { Me, Problem } from "./api";
 import { live } from "./live";
 import type { Event, Question, Server, Session } from "./types";
 
@@ -108,16 +108,32 @@ export function collect(into: { value: Event[] }, most: number) {
   };
 }
 
+// refused are what the server does not push, as the token may not see it, and why.
+export const refused = signal<string[]>([]);
+
+const refuse = (what: string, then?: () => void) => (error?: Problem) => {
+  if (!error) return;
+  refused.value = [...refused.value, `${what} cannot be shown: ${error.detail ?? "it ended"}`];
+  then?.();
+};
+
 export function start(who: Me) {
   batch(() => {
     me.value = who;
     loggedOut.value = "";
+    refused.value = [];
   });
   live.start();
-  live.open("questions", {}, { data: onQuestion });
-  live.open("sessions", {}, { data: follow(sessions, "sessions", (s: Session) => s.session_id) });
-  live.open("servers", {}, { data: follow(servers, "servers", (s: Server) => s.connectionId) });
-  live.open("events", { limit: 100 }, { data: collect(events, keepEvents) });
+  live.open("questions", {}, { data: onQuestion, closed: refuse("Questions") });
+  live.open("sessions", {}, {
+    data: follow(sessions, "sessions", (s: Session) => s.session_id),
+    closed: refuse("Sessions", () => (sessions.value ??= [])),
+  });
+  live.open("servers", {}, {
+    data: follow(servers, "servers", (s: Server) => s.connectionId),
+    closed: refuse("Servers", () => (servers.value ??= [])),
+  });
+  live.open("events", { limit: 100 }, { data: collect(events, keepEvents), closed: refuse("Events") });
 }
 
 export function stop(why: string) {
