@@ -18,6 +18,7 @@ import (
 
 	"sandlot/internal/api/metric"
 	"sandlot/internal/auth"
+	"sandlot/internal/console"
 	"sandlot/internal/egress"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"

@@ -26,7 +26,7 @@ func ofConsole(pattern string) bool { return strings.Contains(pattern, "/console
 // consoleFile sends the console's page, or a file that it loads.
 func (s *Server) consoleFile(w http.ResponseWriter, r *http.Request) {
 	if !console.ServeFile(w, r, r.PathValue("path")) {
-		s.notFound("the console is at "+console.Path)(w, r)
+		s.problem(w, r, fault.New(fault.NotFound, "there is no such file; the console is at %s", console.Path))
 	}
 }
 
@@ -135,8 +135,8 @@ func (s *Server) consoleURL(r *http.Request) (string, bool) {
 	}
 	u, err := url.Parse(base)
 	if ok && err == nil && s.PublicURL == "" && s.Origins.Loopback && isLoopback(u.Host) && u.Scheme == "http" {
-		u.Host = consoleHost
-		if port := u.Port(); port != "" {
+		port := u.Port()
+		if u.Host = consoleHost; port != "" {
 			u.Host += ":" + port
 		}
 		base = u.String()

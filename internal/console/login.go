@@ -29,7 +29,7 @@ const (
 
 	// maxCodes and maxLogins bound the codes and log-ins of all principals, and maxOwn those of one. The oldest make
 	// room.
-	maxCodes, maxLogins, maxOwn = 1024, 4096, 64
+	maxCodes, maxLogins, maxOwn = 1024, 1024, 64
 )
 
 // Logins has the log-ins of browsers, and the codes with which they log in. It keeps hashes only, in memory: after a
