@@ -173,13 +173,13 @@ func TestLiveMistakes(t *testing.T) {
 		t.Errorf("the end says %v", m)
 	}
 	c.says(`{"op":"ack","channel":7,"count":1}`)
-	for n := range 64 {
+	for n := range 4 {
 		c.says(`{"op":"open","channel":%d,"kind":"questions"}`, 100+n)
 		c.expects(fmt.Sprintf("opened %d", 100+n))
 		c.expects(fmt.Sprintf("data %d", 100+n))
 	}
 	c.says(`{"op":"open","channel":200,"kind":"questions"}`)
-	c.expects("error 200 RESOURCE_LIMIT_EXCEEDED 64 channels are open")
+	c.expects("error 200 RESOURCE_LIMIT_EXCEEDED 4 channels of questions are open")
 	c.says(`{"op":"close","channel":100}`)
 	c.expects("closed 100")
 	c.says(`{"op":"open","channel":201,"kind":"questions"}`)
@@ -264,15 +264,22 @@ func TestLiveAsksPolicyAgain(t *testing.T) {
 	c.says(`{"op":"open","channel":1,"kind":"questions"}`)
 	c.expects("opened 1")
 	c.expects("data 1")
-	e.refusing()
+	a := e.refusing()
 	if _, err := e.Hub.Questions.Ask(question.Question{Subject: question.Subject{Principal: "user:ann"}}, time.Hour,
 		false); err != nil {
 		t.Fatal(err)
 	}
 	c.expects("closed 1 FORBIDDEN " + forbids)
-	for n, kind := range []string{"events", "questions", "sessions", "servers", "terminal"} {
-		c.says(`{"op":"open","channel":%d,"kind":"%s"}`, 2+n, kind)
-		c.expects(fmt.Sprintf("closed %d ", 2+n))
+	n := 1
+	for kind, want := range map[string]policy.Operation{"events": policy.EventRead, "questions": policy.QuestionList,
+		"sessions": policy.SessionList, "servers": policy.MCPList, "terminal": policy.ShellExecute} {
+		n++
+		a.take()
+		c.says(`{"op":"open","channel":%d,"kind":"%s"}`, n, kind)
+		c.expects(fmt.Sprintf("closed %d FORBIDDEN %s", n, forbids))
+		if ops := a.take(); len(ops) != 1 || ops[0] != want {
+			t.Errorf("a channel of %s asks for %v, want %s", kind, ops, want)
+		}
 	}
 }
 

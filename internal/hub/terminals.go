@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -25,6 +26,7 @@ type Terminal struct {
 	*ActiveRequest
 	ID, Session string
 	viewer      *tty.Viewer
+	agreed      bool // a rule asked a person when it was opened
 }
 
 // TerminalOutput is what a terminal shows next.
@@ -44,19 +46,22 @@ type TerminalID struct {
 // maxCommand is how many words, and maxCommandBytes how many bytes, the command of a new terminal has.
 const maxCommand, maxCommandBytes = 64, 16 << 10
 
+// The size of a new terminal whose client says none.
+const defaultRows, defaultCols = 24, 80
+
 // terminalEnv are the variables of programs in a terminal.
 var terminalEnv = map[string]string{"TERM": "xterm-256color"}
 
 // OpenTerminal opens a terminal of a session, a new one or one that is there. A new one wakes its session, and one that
 // is there does not. Policy decides about both as about an interactive command: who looks at a terminal can type any.
 func (h *Hub) OpenTerminal(ctx context.Context, p auth.Principal, spec TerminalSpec) (*Terminal, error) {
-	if h.Terminals == nil {
-		return nil, fault.New(fault.NotFound, "this server has no terminals")
-	}
 	r := h.sessionRequest(policy.ShellExecute, p, SessionID(spec.Session))
 	r.DetailFollows = true
 	return begin(ctx, h, r, func(a *ActiveRequest) (t *Terminal, err error) {
-		if spec.Terminal == "" {
+		switch {
+		case h.Terminals == nil:
+			return nil, fault.New(fault.NotFound, "this server has no terminals")
+		case spec.Terminal == "":
 			return a.startTerminal(ctx, spec)
 		}
 		return a.viewTerminal(ctx, spec)
@@ -100,7 +105,7 @@ func (a *ActiveRequest) startTerminal(ctx context.Context, spec TerminalSpec) (*
 		return nil, err
 	}
 	h.Sessions.Narrow(l.ID(), p.Scope) // it may leave something behind
-	rows, cols := tty.Bounded(spec.Size)
+	rows, cols := tty.Bounded(command.Size{Rows: cmp.Or(spec.Size.Rows, defaultRows), Cols: cmp.Or(spec.Size.Cols, defaultCols)})
 	size := command.Size{Rows: rows, Cols: cols}
 	cmd.Env, cmd.Terminal = terminalEnv, &size
 	life := l.Life()
@@ -134,7 +139,7 @@ func (a *ActiveRequest) viewTerminal(ctx context.Context, spec TerminalSpec) (*T
 	if len(spec.Command) > 0 {
 		return nil, fault.Argument("command", "a terminal that is there has its command: leave command or terminal_id out")
 	}
-	session, err := h.Sessions.Find(p, spec.Session)
+	session, err := h.Sessions.Find(p, a.request.Resource.ID) // not by its name, which may be another's by now
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +164,8 @@ func (a *ActiveRequest) view(t *tty.Terminal, size command.Size) (*Terminal, err
 	}
 	a.session = t.Session
 	a.cleanups = append(a.cleanups, v.Close)
-	return &Terminal{a, t.ID, t.Session, v}, nil
+	agreed := a.hub.decide(a.request).Effect == policy.Ask // a person has just agreed
+	return &Terminal{ActiveRequest: a, ID: t.ID, Session: t.Session, viewer: v, agreed: agreed}, nil
 }
 
 // Next waits for what the terminal shows next.
@@ -175,7 +181,7 @@ func (t *Terminal) Resize(ctx context.Context, size command.Size) { t.viewer.Res
 // May returns no error as long as policy allows what the client does. Nobody is asked: what a rule asks about was agreed
 // to when the terminal was opened.
 func (t *Terminal) May() error {
-	if d := t.hub.decide(t.request); d.Effect == policy.Refuse {
+	if d := t.hub.decide(t.request); d.Effect == policy.Refuse || d.Effect == policy.Ask && !t.agreed {
 		return t.Fail(d.Err())
 	}
 	return nil

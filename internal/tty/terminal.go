@@ -86,8 +86,9 @@ func (t *Terminal) follow() End {
 		}
 		t.applySize(t.ctx, p.Machine)
 		out, err := p.Machine.ReadProcess(t.ctx, t.ID, t.cursor, maxRead, readWait)
-		if refused, ok := errors.AsType[*agent.Refusal](err); ok {
-			return gone("%s", refused.Message)
+		switch agent.ReasonOf(err) {
+		case agent.NotFound, agent.Conflict, agent.Invalid, agent.Unsupported:
+			return gone("%v", err)
 		}
 		if err != nil { // the session falls asleep, or its agent dials again
 			sleep(t.ctx, pause)

@@ -45,6 +45,7 @@ const maxUnread, maxUnreadBytes = 256, 256 << 10
 type channel struct {
 	client   *client
 	number   uint32
+	kind     string
 	terminal bool
 	ctx      context.Context // ends with the channel
 	cancel   context.CancelFunc
@@ -139,8 +140,8 @@ func (c *client) find(n uint32) (*channel, error) {
 
 // open opens a channel.
 func (c *client) open(n uint32, r request) error {
-	run := kinds[r.Kind]
-	if run == nil {
+	k, known := kinds[r.Kind]
+	if !known {
 		return fault.Argument("kind", "kind %q must be one of events, questions, sessions, servers and terminal",
 			fault.Clip(r.Kind))
 	}
@@ -154,12 +155,22 @@ func (c *client) open(n uint32, r request) error {
 		return fault.Limit("channels", int64(len(c.channels)), maxChannels,
 			"%d channels are open, which is the limit: close one first", maxChannels)
 	}
+	same := 0
+	for _, ch := range c.channels {
+		if ch.kind == r.Kind {
+			same++
+		}
+	}
+	if same >= k.most {
+		return fault.Limit("channels", int64(same), k.most, "%d channels of %s are open, which is the limit: close one first",
+			same, r.Kind)
+	}
 	c.newest = n
 	ctx, cancel := context.WithCancel(c.ctx)
-	ch := &channel{client: c, number: n, terminal: r.Kind == "terminal", ctx: ctx, cancel: cancel,
+	ch := &channel{client: c, number: n, kind: r.Kind, terminal: r.Kind == terminalKind, ctx: ctx, cancel: cancel,
 		room: make(chan struct{}, 1), news: make(chan struct{}, 1)}
 	c.channels[n] = ch
-	c.work.Go(func() { ch.run(run, r.Args) })
+	c.work.Go(func() { ch.run(k.serve, r.Args) })
 	return nil
 }
 

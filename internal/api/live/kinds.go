@@ -12,13 +12,21 @@ import (
 	"sandlot/internal/hub"
 )
 
-// kinds has what serves each kind of channel, until the channel ends. What it returns goes to the client.
-var kinds = map[string]func(*channel, json.RawMessage) (any, error){
-	"events":    (*channel).events,
-	"questions": states((*hub.Hub).WatchQuestions),
-	"sessions":  states((*hub.Hub).WatchSessions),
-	"servers":   states((*hub.Hub).WatchServers),
-	"terminal":  (*channel).serveTerminal,
+// kind is a kind of channel.
+type kind struct {
+	// serve serves a channel until it ends. What it returns goes to the client.
+	serve func(*channel, json.RawMessage) (any, error)
+	most  int // of a connection: what is read for one is read for each
+}
+
+const terminalKind = "terminal"
+
+var kinds = map[string]kind{
+	"events":     {(*channel).events, 8},
+	"questions":  {states((*hub.Hub).WatchQuestions), 4},
+	"sessions":   {states((*hub.Hub).WatchSessions), 4},
+	"servers":    {states((*hub.Hub).WatchServers), 4},
+	terminalKind: {(*channel).serveTerminal, maxChannels},
 }
 
 // eventArgs are the arguments of a channel of events, as of GET /v1/events.

@@ -99,9 +99,6 @@ func (c *client) beat() {
 	for {
 		select {
 		case <-tick.C:
-		case <-c.server.Hub.Stopping():
-			c.cancel(hub.ErrStops)
-			return
 		case <-c.ctx.Done():
 			return
 		}
@@ -117,7 +114,11 @@ func (c *client) beat() {
 
 // end waits for the end of the connection, and says why it ends.
 func (c *client) end() {
-	<-c.ctx.Done()
+	select {
+	case <-c.ctx.Done():
+	case <-c.server.Hub.Stopping():
+		c.cancel(hub.ErrStops)
+	}
 	status, why := websocket.StatusNormalClosure, ""
 	switch cause := context.Cause(c.ctx); {
 	case errors.Is(cause, auth.ErrEnded):
