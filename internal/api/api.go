@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sandlot/internal/api/live"
 	"sandlot/internal/api/metric"
 	"sandlot/internal/api/page"
 	"sandlot/internal/api/preview"
@@ -57,6 +58,7 @@ type Server struct {
 	Config
 	mux      *http.ServeMux
 	previews *preview.Server
+	live     *live.Server
 	document storedDocument
 	began    time.Time // when the server started
 	replies  *once.Replies[*storedAnswer]
@@ -78,7 +80,8 @@ func New(c Config) *Server {
 	s := &Server{Config: c, mux: http.NewServeMux(), replies: newReplies(c.TokenWatch), cursors: page.NewCursors(),
 		began: time.Now(),
 		previews: preview.New(preview.Config{Hub: c.Hub, Limits: c.Limits, CheckHost: c.Origins.checkHost,
-			IsToken: c.Authenticator.IsToken, Log: c.Log})}
+			IsToken: c.Authenticator.IsToken, Log: c.Log}),
+		live: &live.Server{Hub: c.Hub, EventQuery: eventQuery, Log: c.Log}}
 	s.mux.Handle("/", s.notFound("MCP is at /mcp, the API at /v1"))
 	s.mux.Handle("/v1/", s.identify(s.notFound("see docs/guide/api.md")))
 	s.mux.Handle("/mcp", s.mcp()) // the gateway names the operation of each MCP method

@@ -38,6 +38,7 @@ import (
 	"sandlot/internal/template"
 	"sandlot/internal/tool"
 	"sandlot/internal/toolview"
+	"sandlot/internal/tty"
 	"sandlot/internal/vault"
 	"sandlot/internal/volume"
 	"sandlot/internal/workspace"
@@ -310,12 +311,14 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 		return nil, err
 	}
 	m.closing.add(func() error { questions.Close(); return nil })
+	terminals := tty.New(tty.Config{Programs: tty.Of(a.sessions), Events: a.events, Log: a.log})
+	m.closing.add(func() error { terminals.Close(); return nil })
 	if err := m.sendTelemetry(a.telemetry, metrics); err != nil {
 		return nil, err
 	}
 	m.hub.Open(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
 		Ports: a.ports, Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
-		Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts, Quotas: a.quotas,
+		Terminals: terminals, Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts, Quotas: a.quotas,
 		Rules: &a.rules, Questions: questions, Log: a.log,
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
 		NetworkHold:     func() time.Duration { return a.active.Load().Network.Hold },

@@ -194,6 +194,18 @@ func (o Operation) Known() bool {
 // third-party servers may.
 func (o Operation) Changes() bool { return table[o].changes }
 
+// polled are the reads of what the server itself knows: faces for people, and monitoring, repeat them for as long as they
+// are open.
+var polled = map[Operation]bool{
+	SessionList: true, SnapshotList: true, VolumeList: true, ProcessList: true, MCPList: true, MCPInspect: true,
+	SecretList: true, NetworkRead: true, NetworkReadAll: true, QuotaRead: true, QuestionList: true, TemplateList: true,
+	DatabaseRead: true, MetricsRead: true, EventRead: true,
+}
+
+// Polled reports whether faces repeat the operation. It changes nothing, and says nothing that a sandbox or a third-party
+// server would have to be asked for.
+func (o Operation) Polled() bool { return polled[o] }
+
 // unasked are the operations about which nobody is asked: those without which no client works,
 // and those that no principal requests.
 var unasked = map[Operation]bool{

@@ -87,6 +87,7 @@ type current struct {
 	rec          Record
 	state.Status               // which on changes
 	booted       *pool.Booted  // nil, but while the state is state.Live
+	life         uint64        // counts when its programs were replaced by none, or by others
 	asleepFor    time.Duration // how long it had slept when it woke; 0: its user was told, or it has not slept
 	// awakeUntil: until then it is not put to sleep again, as that failed, and something runs that would end.
 	awakeUntil time.Time

@@ -13,6 +13,9 @@ import (
 // holds mu, and the session's lock but for the end of a sandbox that is live.
 func (s *Session) on(e state.Event) bool {
 	next, _, err := state.Next(s.cur.Status, e)
+	if e.EndsPrograms() {
+		s.cur.life++
+	}
 	if s.cur.Status = next; next.State != state.Live {
 		s.cur.booted = nil
 	}
