@@ -534,9 +534,9 @@ func (c *consoleUse) isSmall() {
 	}
 }
 
-// screens are what TestConsoleScreens looks at: the fragment of the address, and a text that is there when it is shown.
+// consolePages are what TestConsoleScreens looks at: the fragment of the address, and a text that is there when it is shown.
 // HOME stands for the session, SERVER for the third-party server.
-var screens = []struct{ name, path, shows string }{
+var consolePages = []struct{ name, path, shows string }{
 	{"now", "", "What happens"},
 	{"terminal", "sessions/HOME/terminal", "New terminal"},
 	{"files", "sessions/HOME/files", "note.txt"},
@@ -581,7 +581,7 @@ func TestConsoleScreens(t *testing.T) {
 	c.fill(token)
 	x := s.logIn(browsers(), token)
 	x.see(`document.querySelector("[data-question]")`)
-	for _, screen := range screens {
+	for _, screen := range consolePages {
 		path := strings.NewReplacer("HOME", c.home, "SERVER", c.odd).Replace(screen.path)
 		evaluate[bool](x, "location.hash = "+quoted("#/"+path)+", true")
 		x.shows(screen.shows)

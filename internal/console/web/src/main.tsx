@@ -9,7 +9,7 @@ import { Help, Palette, keys } from "./keys";
 import { connection, live } from "./live";
 import { Login, logIn, logOut, whoAmI } from "./login";
 import { Now } from "./now";
-import { address, route } from "./route";
+import { address, forget, route } from "./route";
 import Servers from "./servers";
 import SessionPage from "./session";
 import { announced, loggedOut, me, start, stop, waiting } from "./state";
@@ -54,7 +54,7 @@ async function begin() {
   const code = /^#code=([a-z0-9]+)$/.exec(location.hash)?.[1];
   if (code) {
     // It leaves the address before it is used: it counts once, and does not belong into the history.
-    history.replaceState(null, "", location.pathname);
+    forget();
     try {
       await logIn({ code });
     } catch (e) {

@@ -21,6 +21,12 @@ function decode(text: string) {
 
 export const route = signal<Route>(parse());
 
+// forget removes the fragment from the address.
+export function forget() {
+  history.replaceState(null, "", location.pathname);
+  route.value = parse();
+}
+
 addEventListener("hashchange", () => {
   route.value = parse();
 });
