@@ -2,7 +2,6 @@ package test
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -54,7 +53,7 @@ func (l *live) says(format string, a ...any) {
 
 func (l *live) types(channel uint32, keys string) {
 	l.t.Helper()
-	frame := append(binary.BigEndian.AppendUint32(nil, channel), keys...)
+	frame := append([]byte{0, 0, byte(channel >> 8), byte(channel)}, keys...)
 	if err := l.Write(l.t.Context(), websocket.MessageBinary, frame); err != nil {
 		l.t.Fatal(err)
 	}
@@ -76,7 +75,7 @@ func (l *live) next() (m liveMessage, is bool) {
 	defer cancel()
 	kind, b, err := l.Read(ctx)
 	if err != nil {
-		l.t.Fatalf("%v; the screens are %q", err, l.screen)
+		l.t.Fatalf("%v; the screens are %v", err, l.screen)
 	}
 	if kind == websocket.MessageText {
 		if err := json.Unmarshal(b, &m); err != nil {
@@ -84,7 +83,7 @@ func (l *live) next() (m liveMessage, is bool) {
 		}
 		return m, true
 	}
-	n := binary.BigEndian.Uint32(b)
+	n := uint32(b[2])<<8 | uint32(b[3])
 	l.screen[n] += string(b[4:])
 	l.screen[n] = l.screen[n][max(0, len(l.screen[n])-64<<10):]
 	l.taken[n] += len(b) - 4
@@ -355,7 +354,7 @@ func TestLiveOthers(t *testing.T) {
 	for n, a := range []string{`"session_id":"` + id + `","terminal_id":"` + term + `"`, `"session_id":"` + id + `"`} {
 		o.says(`{"op":"open","channel":%d,"kind":"terminal","args":{%s}}`, n+1, a)
 		if m := o.hears(); m.Op != "closed" || m.Error["title"] != "SESSION_NOT_FOUND" || len(o.screen) > 0 {
-			t.Errorf("another's terminal: %+v, %q", m, o.screen)
+			t.Errorf("another's terminal: %+v, %v", m, o.screen)
 		}
 	}
 	for _, method := range []string{"GET", "DELETE"} {

@@ -111,16 +111,16 @@ func (c *liveClient) ends() (websocket.StatusCode, string) {
 	}
 }
 
-// answers is a question.Store that stores nothing.
-type answers struct{}
+// noAnswers is a question.Store that stores nothing.
+type noAnswers struct{}
 
-func (answers) PutAnswer(context.Context, question.Answer) error   { return nil }
-func (answers) Answers(context.Context) ([]question.Answer, error) { return nil, nil }
-func (answers) RemoveAnswer(context.Context, string) error         { return nil }
+func (noAnswers) PutAnswer(context.Context, question.Answer) error   { return nil }
+func (noAnswers) Answers(context.Context) ([]question.Answer, error) { return nil, nil }
+func (noAnswers) RemoveAnswer(context.Context, string) error         { return nil }
 
 // withQuestions gives a hub questions.
 func withQuestions(c *hub.Config) {
-	c.Questions, _ = question.New(context.Background(), answers{})
+	c.Questions, _ = question.New(context.Background(), noAnswers{})
 	c.QuestionTimeout = func() time.Duration { return time.Hour }
 }
 

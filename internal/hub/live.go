@@ -295,7 +295,8 @@ func sorted[T any](r rows, key func(T) string) []T {
 
 // rowsOf returns the structured result of one of Sandlot's tools. What is pushed counts against no quota of calls, and is
 // no event: policy was asked before.
-func rowsOf[T any](ctx context.Context, h *Hub, p auth.Principal, name string, args map[string]string) (rows T, err error) {
+func rowsOf[T any](ctx context.Context, h *Hub, p auth.Principal, name string, args map[string]string) (rows T,
+	err error) {
 	f, ok := h.findTool(p, name)
 	if !ok {
 		return rows, fault.New(fault.NotFound, "this server has none")

@@ -105,7 +105,8 @@ func (a *ActiveRequest) startTerminal(ctx context.Context, spec TerminalSpec) (*
 		return nil, err
 	}
 	h.Sessions.Narrow(l.ID(), p.Scope) // it may leave something behind
-	rows, cols := tty.Bounded(command.Size{Rows: cmp.Or(spec.Size.Rows, defaultRows), Cols: cmp.Or(spec.Size.Cols, defaultCols)})
+	rows, cols := tty.Bounded(command.Size{Rows: cmp.Or(spec.Size.Rows, defaultRows),
+		Cols: cmp.Or(spec.Size.Cols, defaultCols)})
 	size := command.Size{Rows: rows, Cols: cols}
 	cmd.Env, cmd.Terminal = terminalEnv, &size
 	life := l.Life()

@@ -238,8 +238,8 @@ func (r *Registry) TakeOver(ctx context.Context, principal, session, id string) 
 	if err != nil {
 		return nil, err
 	}
-	return r.Add(Start{Owner: principal, Session: session, ID: id, Life: p.Life, Command: list[i].Args, Size: *out.Terminal,
-		Began: list[i].Started, Release: release, Old: true})
+	return r.Add(Start{Owner: principal, Session: session, ID: id, Life: p.Life, Command: list[i].Args,
+		Size: *out.Terminal, Began: list[i].Started, Release: release, Old: true})
 }
 
 func isTerminal(p agent.Process) bool { return p.Terminal && p.Running && p.Kind == "background" }

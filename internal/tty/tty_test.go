@@ -137,7 +137,8 @@ func (r *rig) open() *Terminal {
 	}
 	size := agent.Size{Rows: 10, Cols: 20}
 	r.m.size = size
-	x, err := r.Add(Start{Owner: "user:ann", Session: "s", ID: "p1", Command: []string{"bash"}, Size: size, Release: release})
+	x, err := r.Add(Start{Owner: "user:ann", Session: "s", ID: "p1", Command: []string{"bash"}, Size: size,
+		Release: release})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -352,7 +353,8 @@ func TestTakenOver(t *testing.T) {
 			t.Errorf("an old question is answered: %q", r.m.typed)
 		}
 		r.becomes(Programs{Kept: true})
-		if _, err := r.TakeOver(t.Context(), "user:ann", "s", "p9"); err == nil || !strings.Contains(err.Error(), "nobody knows") {
+		if _, err := r.TakeOver(t.Context(), "user:ann", "s", "p9"); err == nil ||
+			!strings.Contains(err.Error(), "nobody knows") {
 			t.Errorf("asleep: %v", err)
 		}
 	})
