@@ -12,9 +12,11 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 )
 
@@ -202,6 +204,34 @@ func (x *tab) keys(keys string) {
 	x.do(chromedp.KeyEvent(keys))
 }
 
+// types types into a terminal, as a keyboard does: a key whose press is handled writes nothing.
+func (x *tab) types(text string) {
+	x.t.Helper()
+	for _, r := range text {
+		key := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Text: string(r), Key: string(r)}
+		switch {
+		case r == '\r':
+			key.Key, key.Code, key.WindowsVirtualKeyCode = "Enter", "Enter", 13
+		case r > 127: // by a method of input
+			x.do(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
+				_, err := cdp.Call(ctx, t, input.InsertText, input.InsertTextParams{Text: string(r)})
+				return chromedp.Void{}, err
+			})
+			continue
+		default:
+			key.WindowsVirtualKeyCode = int64(unicode.ToUpper(r))
+		}
+		x.do(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
+			_, err := cdp.Call(ctx, t, input.DispatchKeyEvent, key)
+			key.Type, key.Text = input.DispatchKeyEventTypeKeyUp, ""
+			if err == nil {
+				_, err = cdp.Call(ctx, t, input.DispatchKeyEvent, key)
+			}
+			return chromedp.Void{}, err
+		})
+	}
+}
+
 func (x *tab) picture(file string) {
 	ctx, cancel := context.WithTimeout(x.ctx, 30*time.Second)
 	defer cancel()
@@ -213,7 +243,6 @@ func (x *tab) picture(file string) {
 	if err := os.WriteFile(file, b, 0o644); err != nil {
 		x.t.Error(err)
 	}
-	x.t.Logf("a picture of the page: %s", file)
 }
 
 // look makes the page dark or light, and so wide.
@@ -356,8 +385,7 @@ func (c *consoleUse) asks() {
 func (c *consoleUse) types() {
 	c.screen(c.page, "sessions/"+c.home+"/terminal")
 	c.page.see(`document.querySelector("[data-terminal]")`)
-	c.page.do(chromedp.Focus(chromedp.CSS(".xterm-helper-textarea")))
-	c.page.keys("echo grüße-$((6*7))\r")
+	c.page.types("echo grüße-$((6*7))\r")
 	const printed = `document.querySelector(".xterm-rows")?.innerText.includes("grüße-42")`
 	c.page.see(printed)
 	c.page.do(chromedp.Reload())
@@ -365,8 +393,7 @@ func (c *consoleUse) types() {
 	c.page.see(printed)
 	c.screen(c.second, "sessions/"+c.home+"/terminal")
 	c.second.see(printed)
-	c.second.do(chromedp.Focus(chromedp.CSS(".xterm-helper-textarea")))
-	c.second.keys("echo both-$((7*7))\r")
+	c.second.types("echo both-$((7*7))\r")
 	c.page.see(`document.querySelector(".xterm-rows").innerText.includes("both-49")`)
 	c.screen(c.other, "sessions/"+c.home+"/terminal")
 	c.other.expect("404")
@@ -587,8 +614,7 @@ func TestConsoleScreens(t *testing.T) {
 		x.shows(screen.shows)
 		if screen.name == "terminal" {
 			x.see(`document.querySelector("[data-terminal]")`)
-			x.do(chromedp.Focus(chromedp.CSS(".xterm-helper-textarea")))
-			x.keys("printf '\\033[31mred \\033[38;2;0;160;90mgreen\\033[0m '; seq 3\r")
+			x.types("printf '\\033[31mred \\033[38;2;0;160;90mgreen\\033[0m '; seq 3\r")
 			x.see(`document.querySelector(".xterm-rows").innerText.includes("green")`)
 		}
 		c.look(x, screen.name)

@@ -160,7 +160,7 @@ function View(p: {
           <button onClick={p.ended}>Back to the terminals</button>
         </Empty>
       )}
-      <div ref={place} class={"terminal" + (over || failed ? " over" : "")} />
+      <div ref={place} class={"shell" + (over || failed ? " over" : "")} />
       <p class="quiet">
         <kbd>Esc</kbd> then <kbd>Tab</kbd> leaves it · <kbd>Ctrl-Shift-K</kbd> goes elsewhere
       </p>
