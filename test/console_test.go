@@ -218,7 +218,7 @@ func (x *tab) types(text string) {
 				return chromedp.Void{}, err
 			})
 			continue
-		default:
+		case unicode.IsLetter(r) || unicode.IsDigit(r): // the codes of other characters are those of other keys
 			key.WindowsVirtualKeyCode = int64(unicode.ToUpper(r))
 		}
 		x.do(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
@@ -620,7 +620,7 @@ func TestConsoleScreens(t *testing.T) {
 		c.look(x, screen.name)
 	}
 	c.dialogs(x)
-	c.offline(x)
+	c.offline(x, empty, out)
 }
 
 type consoleScreens struct {
@@ -709,14 +709,15 @@ func (c *consoleScreens) dialogs(x *tab) {
 }
 
 // offline says that the server is gone, and goes on when it is there again.
-func (c *consoleScreens) offline(x *tab) {
-	x.expect("ERR_CONNECTION_REFUSED", "WebSocket connection")
+func (c *consoleScreens) offline(x *tab, others ...*tab) {
+	for _, each := range append(others, x) {
+		each.expect("ERR_CONNECTION_REFUSED", "WebSocket connection", "401")
+	}
 	x.keys("gn")
 	x.shows("What happens")
 	c.stop()
 	x.shows("The server cannot be reached")
 	c.look(x, "offline")
 	c.launch()
-	x.expect("401")
 	x.shows("With a token") // log-ins are in memory
 }

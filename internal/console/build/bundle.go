@@ -40,7 +40,6 @@ func bundle(web string) (map[string][]byte, error) {
 		LegalComments: api.LegalCommentsNone, // they are in the file of licences
 		JSX:           api.JSXAutomatic, JSXImportSource: "preact",
 		EntryNames: "[name]-[hash]", ChunkNames: "[name]-[hash]",
-		Loader:  map[string]api.Loader{".css": api.LoaderText},
 		Plugins: []api.Plugin{packages(filepath.Join(web, "npm"))},
 	})
 	if len(result.Errors) > 0 {
@@ -88,7 +87,7 @@ func hashed(files map[string][]byte, name string, content []byte) string {
 	return name
 }
 
-// packages resolves imports of npm packages to files below npm, and changes xterm.js on the way.
+// packages resolves imports of npm packages to files below npm, and changes xterm.js on the way. Styles become texts.
 func packages(npm string) api.Plugin {
 	return api.Plugin{Name: "packages", Setup: func(b api.PluginBuild) {
 		b.OnResolve(api.OnResolveOptions{Filter: `^[^./]`}, func(a api.OnResolveArgs) (api.OnResolveResult, error) {
@@ -101,6 +100,16 @@ func packages(npm string) api.Plugin {
 			}
 			return api.OnResolveResult{Path: filepath.Join(npm, filepath.FromSlash(file)),
 				SideEffects: api.SideEffectsTrue}, nil
+		})
+		b.OnLoad(api.OnLoadOptions{Filter: `\.css$`}, func(a api.OnLoadArgs) (api.OnLoadResult, error) {
+			text, err := os.ReadFile(a.Path)
+			if err != nil {
+				return api.OnLoadResult{}, err
+			}
+			short := api.Transform(string(text), api.TransformOptions{Loader: api.LoaderCSS, MinifyWhitespace: true,
+				MinifySyntax: true, LegalComments: api.LegalCommentsNone})
+			contents := string(short.Code)
+			return api.OnLoadResult{Contents: &contents, Loader: api.LoaderText, Errors: short.Errors}, nil
 		})
 		b.OnLoad(api.OnLoadOptions{Filter: `xterm\.mjs$`}, func(a api.OnLoadArgs) (api.OnLoadResult, error) {
 			text, err := os.ReadFile(a.Path)

@@ -41,7 +41,7 @@ function Processes({ session: s }: { session: Session }) {
         <Empty title="Nothing runs." command={`sandlot exec --session ${id} -- sleep 60`} />
       )}
       {!!list.value?.length && (
-        <div class="scrolls" tabIndex={0} role="region" aria-label="Processes">
+        <div class="scrolls" tabIndex={0} role="region" aria-label="List of processes">
           <table>
             <thead>
               <tr>
