@@ -31,6 +31,14 @@ export function whenUnauthorized(f: () => void) {
 // at returns the address of a path of the server, which may be below a proxy's folder.
 export const at = (path: string) => "../" + path;
 
+// mcp is the address at which MCP clients reach the server. The console's own name on this machine is for browsers.
+export function mcp() {
+  const address = new URL(at("mcp"), location.href);
+  if (address.hostname === "console.localhost") address.hostname = "localhost";
+  address.hash = "";
+  return address.href;
+}
+
 async function failure(r: Response): Promise<Failure> {
   let p: Problem = { title: "HTTP_" + r.status, status: r.status, detail: `the server answered with ${r.status}` };
   try {

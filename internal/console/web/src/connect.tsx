@@ -1,6 +1,6 @@
 // How MCP clients are connected to this server.
 import { useState } from "preact/hooks";
-import { get, json, segment } from "./api";
+import { get, json, mcp, segment } from "./api";
 import { address } from "./route";
 import * as text from "./text";
 import { Command, Heading, Loading, Trouble, useLoaded, useTask } from "./ui";
@@ -41,7 +41,7 @@ export default function Connect({ client }: { client?: string }) {
 }
 
 function Guide({ client }: { client: string }) {
-  const g = useLoaded(client, () => get<Guidance>("install/" + segment(client)));
+  const g = useLoaded(client, () => get<Guidance>(`install/${segment(client)}?url=${segment(mcp())}`));
   if (g.failed) return <Trouble of={g.failed} />;
   if (!g.value) return <Loading />;
   const v = g.value;

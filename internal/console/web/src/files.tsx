@@ -78,7 +78,7 @@ function Folder({ session: s, path }: { session: Session; path: string }) {
               <tr>
                 <th scope="col">Name</th>
                 <th scope="col" class="number">Size</th>
-                <th scope="col">Changed</th>
+                <th scope="col" class="changed">Changed</th>
                 <th scope="col"><span class="hidden">Actions</span></th>
               </tr>
             </thead>
@@ -98,7 +98,7 @@ function Folder({ session: s, path }: { session: Session; path: string }) {
                     {f.target && <span class="quiet"> → {text.name(f.target)}</span>}
                   </td>
                   <td class="number">{f.type === "file" ? text.size(f.size) : ""}</td>
-                  <td class="quiet">{text.full(f.modified)}</td>
+                  <td class="quiet changed">{text.full(f.modified)}</td>
                   <td class="actions">
                     {f.type === "file" && (
                       <button class="small" aria-label={"Download " + text.name(f.name)}

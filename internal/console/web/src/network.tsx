@@ -37,7 +37,7 @@ export default function Network({ session: s }: { session: Session }) {
             <dt>Mode</dt>
             <dd>{text.name(n.policy.mode)}</dd>
             <dt>Hosts</dt>
-            <dd>{n.policy.allow?.length ? n.policy.allow.map(text.name).join(", ") : "none beside the registries"}</dd>
+            <dd>{n.policy.allow?.length ? n.policy.allow.map(text.name).join(", ") : n.policy.registries?.length ? "none but the registries" : "none"}</dd>
             <dt>Registries</dt>
             <dd>{n.policy.registries?.length ? n.policy.registries.map(text.name).join(", ") : "none"}</dd>
             <dt>Sent, received</dt>

@@ -1,4 +1,4 @@
-import { json } from "./api";
+import { json, mcp } from "./api";
 import { Questions } from "./questions";
 import { address, go } from "./route";
 import { events, now, refused, sessions, titleOf } from "./state";
@@ -6,8 +6,6 @@ import * as text from "./text";
 import { Timeline } from "./timeline";
 import type { Session } from "./types";
 import { Empty, Heading, Loading, State, Trouble, useTask } from "./ui";
-
-const client = "claude mcp add --transport http sandlot " + new URL("../mcp", location.href).href;
 
 export function Now() {
   const task = useTask();
@@ -33,7 +31,7 @@ export function Now() {
         <h2 id="sessions">Sessions</h2>
         {!all && <Loading />}
         {all && !all.length && (
-          <Empty title="No session yet. Connect an agent, and ask it for something:" command={client} />
+          <Empty title="No session yet. Connect an agent, and ask it for something:" command={"claude mcp add --transport http sandlot " + mcp()} />
         )}
         <ul class="cards">
           {all?.map((s) => (

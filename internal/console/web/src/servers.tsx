@@ -138,7 +138,7 @@ function One({ server: s }: { server: Server }) {
               {text.name(t.remote)}
               {t.held && <span class="state warn"> ▲ held back: {text.name(t.held)}</span>}
             </dt>
-            <dd class="quiet">{text.lines((t.raw?.description ?? "").slice(0, 600))}</dd>
+            <dd class="quiet">{text.lines((t.raw?.description ?? "").replace(/^\[external:[^\]]*\] ?/, "").slice(0, 600))}</dd>
           </div>
         ))}
       </dl>
