@@ -231,7 +231,7 @@ func TestLiveSessions(t *testing.T) {
 // the server.
 func TestLiveTerminal(t *testing.T) {
 	t.Parallel()
-	s := start(t, sleepy...)
+	s := start(t, "SANDLOT_HIBERNATE_JOBS=0", "MSB_SESSION_TIMEOUT=10", "MSB_CLEANUP_INTERVAL=1", "SANDLOT_SNAPSHOTS=true")
 	c := s.connect(older, "", nil)
 	id := c.shell("new", "true").session()
 	first := s.live("")

@@ -230,20 +230,16 @@ func (t *Terminal) Type(ctx context.Context, m Machine, life uint64, keys []byte
 	return nil
 }
 
-// Asleep reports whether typing would wake the session.
-func (t *Terminal) Asleep() bool {
-	p, err := t.registry.Programs(t.Owner, t.Session)
-	return err == nil && p.Kept && p.Machine == nil
-}
-
-// Lives returns no error as long as the terminal has not ended.
+// Lives returns no error as long as the terminal has not ended: else typing would start a sandbox without it.
 func (t *Terminal) Lives() error {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ended != nil {
-		return fault.New(fault.NotFound, "the terminal has ended: open a new one")
+	ended := t.ended != nil
+	t.mu.Unlock()
+	p, err := t.registry.Programs(t.Owner, t.Session)
+	if err == nil && (ended || !p.Kept || p.Life != t.Life) {
+		err = fault.New(fault.NotFound, "the terminal has ended: open a new one")
 	}
-	return nil
+	return err
 }
 
 // applySize tells the program the size of the screen, if that has changed.

@@ -71,7 +71,8 @@ func Of(s *session.Sessions) func(owner, id string) (Programs, error) {
 	}
 }
 
-// Registry has the terminals of all principals. Order of locks: the registry's mu, then a terminal's.
+// Registry has the terminals of all principals. Order of locks: an owner's busy, a terminal's sizing, its mu. The
+// registry's mu is held with none of them.
 type Registry struct {
 	Config
 	ctx    context.Context
@@ -264,14 +265,10 @@ func (r *Registry) List(ctx context.Context, principal, session string) ([]Info,
 	}
 	known := map[string]bool{}
 	list := []Info{}
-	r.mu.Lock()
-	for k, t := range r.all {
-		if k.session == session && t.Owner == principal {
-			known[k.id] = true
-			list = append(list, t.info())
-		}
+	for _, t := range r.of(principal, session) {
+		known[t.ID] = true
+		list = append(list, t.info())
 	}
-	r.mu.Unlock()
 	if p.Machine != nil {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
@@ -292,6 +289,18 @@ func (r *Registry) List(ctx context.Context, principal, session string) ([]Info,
 		return strings.Compare(a.ID, b.ID)
 	})
 	return list, nil
+}
+
+// of returns the terminals of a session that this server knows.
+func (r *Registry) of(principal, session string) (all []*Terminal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, t := range r.all {
+		if k.session == session && t.Owner == principal {
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 func commandText(args []string) string { return fault.Printable(strings.Join(args, " "), 500) }

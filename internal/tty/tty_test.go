@@ -98,6 +98,15 @@ func (m *machine) ListProcesses(context.Context) ([]agent.Process, error) {
 		{ID: "p3", Args: []string{"vim"}, Kind: "interactive", Running: true, Terminal: true}}, nil
 }
 
+// was reads what the process has been told.
+func (m *machine) was(stopped func(*machine) bool) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return stopped(m)
+}
+
+func isStopped(m *machine) bool { return m.stopped }
+
 // rig is a registry with one session.
 type rig struct {
 	*Registry
@@ -288,8 +297,8 @@ func TestSleep(t *testing.T) {
 		e.Close()
 		e = r.look(x, 12, 20) // and nothing wakes it
 		e.sees("before")
-		if !x.Asleep() || r.m.size.Rows != 10 {
-			t.Errorf("asleep %v, the program has %+v", x.Asleep(), r.m.size)
+		if err := x.Lives(); err != nil || r.m.size.Rows != 10 {
+			t.Errorf("asleep it lives: %v, and the program has %+v", err, r.m.size)
 		}
 		list, err := r.List(t.Context(), "user:ann", "s")
 		if err != nil || len(list) != 1 || list[0].ID != "p1" || list[0].Viewers != 1 || list[0].Command != "bash" {
@@ -311,6 +320,9 @@ func TestSleep(t *testing.T) {
 		}
 		r.m.change(func() { r.m.broken = true })
 		r.becomes(Programs{Machine: newMachine(), Kept: true, Life: 1})
+		if x.Lives() == nil {
+			t.Error("it outlives its sandbox")
+		}
 		e.sees("")
 		if e.end.ExitCode != nil || !strings.Contains(e.end.Why, "sandbox") {
 			t.Errorf("it ended with %+v", e.end)
@@ -407,13 +419,13 @@ func TestBounds(t *testing.T) {
 			e.Close()
 		}
 		time.Sleep(unwatched - time.Minute)
-		if r.m.stopped || r.Find("user:ann", "s", "p1") == nil {
+		if r.m.was(isStopped) || r.Find("user:ann", "s", "p1") == nil {
 			t.Fatal("it ends too early")
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if !r.m.stopped || r.Find("user:ann", "s", "p1") != nil || len(r.owners) > 0 {
-			t.Errorf("it lives: stopped %v, owners %v", r.m.stopped, r.owners)
+		if !r.m.was(isStopped) || r.Find("user:ann", "s", "p1") != nil || len(r.owners) > 0 {
+			t.Errorf("it lives: owners %v", r.owners)
 		}
 	})
 }
@@ -426,14 +438,14 @@ func TestUnwatchedAsleep(t *testing.T) {
 		r.m.change(func() { r.m.broken = true })
 		r.becomes(Programs{Kept: true})
 		time.Sleep(3 * unwatched)
-		if r.Find("user:ann", "s", "p1") == nil || r.m.stopped {
+		if r.Find("user:ann", "s", "p1") == nil || r.m.was(isStopped) {
 			t.Error("it has ended")
 		}
 		r.m.change(func() { r.m.broken = false })
 		r.becomes(Programs{Machine: r.m, Kept: true})
 		time.Sleep(unwatched)
 		synctest.Wait()
-		if r.Find("user:ann", "s", "p1") != nil || !r.m.stopped {
+		if r.Find("user:ann", "s", "p1") != nil || !r.m.was(isStopped) {
 			t.Error("awake, it lives for ever")
 		}
 	})
