@@ -192,7 +192,7 @@ func (x *tab) click(name string) {
 // fill replaces the text of a field.
 func (x *tab) fill(selector, text string) {
 	x.t.Helper()
-	x.see("document.querySelector(" + quoted(selector) + ")")
+	x.see("document.querySelector(" + quoted(selector) + ")?.getClientRects().length")
 	x.do(chromedp.Focus(chromedp.CSS(selector)))
 	evaluate[bool](x, "document.activeElement.select(), true")
 	x.do(chromedp.KeyEvent(text))

@@ -1,7 +1,7 @@
 // Parts that all screens use. Texts are text nodes, always.
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Failure } from "./api";
 import * as text from "./text";
 
@@ -176,7 +176,7 @@ export function Confirm() {
 // Dialog is modal. The browser gives the focus back to where it was.
 export function Dialog(p: { title: string; close: () => void; children: ComponentChildren; wide?: boolean }) {
   const ref = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     ref.current?.showModal();
     return () => ref.current?.close();
   }, []);
