@@ -42,23 +42,37 @@ func (s *Server) home(w http.ResponseWriter, r *http.Request) {
 }
 
 // origin returns the scheme and the host under which a browser reaches this server; empty: the request does not show
-// it.
-func origin(r *http.Request) string {
-	if base, ok := requestURL(r); ok {
-		return base
+// it. The operator knows the scheme of the server's own host better than a request that came through a proxy which is not
+// trusted.
+func (s *Server) origin(r *http.Request) string {
+	base, ok := requestURL(r)
+	if !ok {
+		return ""
 	}
-	return ""
+	if u, err := url.Parse(s.PublicURL); err == nil && u.Host != "" {
+		if _, host, _ := strings.Cut(base, "://"); strings.EqualFold(host, u.Host) {
+			return u.Scheme + "://" + host
+		}
+	}
+	return base
 }
 
 // consoleLogin logs a browser in: with a one-time code, or with a token.
 func (s *Server) consoleLogin(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
-	at := origin(r)
+	at := s.origin(r)
 	grant, err := s.consoleGrant(w, r, at)
 	// The hub refuses an unknown principal, unless nobody may log in.
-	value, refused := hub.Do(withOrigin(r).Context(), s.Hub,
+	var cookie secret.Value
+	key, refused := hub.Do(withOrigin(r).Context(), s.Hub,
 		hub.Request{Principal: grant.Principal(), Operation: policy.ConsoleLogin},
-		func(context.Context) (secret.Value, error) { return s.Logins.Begin(grant), nil })
+		func(context.Context) (key secret.Value, _ error) {
+			if err != nil {
+				return "", err
+			}
+			cookie, key = s.Logins.Begin(grant)
+			return key, nil
+		})
 	if err != nil && !fault.Is(refused, fault.Forbidden) {
 		refused = err
 	}
@@ -66,38 +80,42 @@ func (s *Server) consoleLogin(w http.ResponseWriter, r *http.Request) {
 		s.problem(w, r, refused)
 		return
 	}
-	s.Logins.Succeeded(r.RemoteAddr)
-	http.SetCookie(w, console.Cookie(at, value))
-	w.WriteHeader(http.StatusNoContent)
+	s.Logins.EndOthers(r, at)
+	http.SetCookie(w, console.Cookie(at, cookie))
+	writeJSON(w, http.StatusOK, protocol.ConsoleKey{Key: key.Reveal()})
 }
 
-// consoleGrant returns the grant of the code or the token in the body of a log-in.
+// consoleGrant returns the grant of the code or the token in the body of a log-in. Attempts that fail are few for each
+// address.
 func (s *Server) consoleGrant(w http.ResponseWriter, r *http.Request, origin string) (g auth.Grant, err error) {
-	if origin == "" || r.Header.Get(console.Header) != "1" || fromAnotherPage(r) {
+	if origin == "" || r.Header.Get(console.Header) == "" || fromAnotherPage(r) {
 		return g, fault.New(fault.Unauthorized, "only the console's page at %s can log in", console.Path)
 	}
 	if err := s.Logins.CheckSite(origin); err != nil {
-		return g, err
-	}
-	if err := s.Logins.Attempt(r.RemoteAddr); err != nil {
 		return g, err
 	}
 	var q protocol.ConsoleLogin
 	if err := decode(w, r, 64<<10, &q, "code or token"); err != nil {
 		return g, err
 	}
-	switch {
-	case q.Code != "" && q.Token == "":
-		return s.Logins.TakeCode(r.Context(), q.Code)
-	case q.Token != "" && q.Code == "":
-		header := "Bearer " + strings.TrimSpace(q.Token)
-		p, err := s.Authenticator.Authenticate(r.Context(), header)
-		if err != nil {
-			return g, err
-		}
-		return auth.NewGrant(p, header, nil), nil
+	if (q.Code == "") == (q.Token == "") {
+		return g, fault.New(fault.InvalidParameters, "the body must have either code or token")
 	}
-	return g, fault.New(fault.InvalidParameters, "the body must have either code or token")
+	if q.Code != "" {
+		g, err = s.Logins.TakeCode(r.Context(), q.Code)
+	} else {
+		header := "Bearer " + strings.TrimSpace(q.Token)
+		var p auth.Principal
+		if p, err = s.Authenticator.Authenticate(r.Context(), header); err == nil {
+			g = auth.NewGrant(p, header, nil)
+		}
+	}
+	if fault.Is(err, fault.Unauthorized) {
+		if tooMany := s.Logins.Failed(r.RemoteAddr); tooMany != nil {
+			err = tooMany
+		}
+	}
+	return g, err
 }
 
 // consoleLogout ends the log-in of the browser that asks. It was identified by its cookie.
@@ -153,7 +171,7 @@ func (s *Server) authenticate(w http.ResponseWriter, r *http.Request) (
 	_ *http.Request, p auth.Principal, release func(), err error) {
 	header := r.Header.Get("Authorization")
 	if s.Logins != nil && header == "" {
-		x, p, err := s.Logins.Of(r, origin(r))
+		x, p, err := s.Logins.Of(r, s.origin(r))
 		if err != nil {
 			return r, p, func() {}, err
 		}

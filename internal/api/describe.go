@@ -236,10 +236,13 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 			Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The page, or a file that it loads.", openapi.HTML)}},
 		"POST /console/login": {Summary: "Log a browser in at the web console",
 			Text: "For the console's page, with the header `Sandlot-Console: 1`. The body has the code of a link, which " +
-				"counts once, or a token. The answer sets a cookie, which counts for requests of that page alone.",
+				"counts once, or a token. The answer sets a cookie, which counts for requests of that page alone: with the " +
+				"answer's key as the value of that header or, of a WebSocket, with the subprotocols `sandlot.live` and " +
+				"`sandlot.key.KEY`. Log-ins whose cookies the request has end.",
 			Errors:  []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests},
 			Request: jsonBody[protocol.ConsoleLogin](protocol.ConsoleLogin{Code: "xkbd2wq7q3r5ydn4tq2v6hlgze"}),
-			Answers: noContent},
+			Answers: answers[protocol.ConsoleKey]("The key of the log-in.", protocol.ConsoleKey{
+				Key: "m3x7c2q5v4k6t2n5b7d3h4r6ya"})},
 		"POST /console/logout": {Summary: "End the log-in of the browser that asks", Errors: badRequest, Answers: noContent},
 		"POST /v1/console/codes": {Summary: "Make a link with which a browser logs in at the web console",
 			Text: "As who asks. It counts once, and for a minute.",

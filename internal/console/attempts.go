@@ -9,14 +9,15 @@ import (
 )
 
 const (
-	// maxAttempts is how many attempts to log in fail from one address, before it waits attemptEvery for each more.
+	// maxAttempts is how many attempts to log in fail from one address, before it waits attemptEvery for each more that
+	// fails. One that succeeds never waits: else anyone would lock out all who share an address.
 	maxAttempts  = 10
 	attemptEvery = 6 * time.Second
 	// maxAddresses bounds how many addresses are counted one by one. All others count as one.
 	maxAddresses = 4096
 )
 
-// attempts bounds the attempts to log in of each address.
+// attempts bounds the attempts to log in of each address that fail.
 type attempts struct {
 	now  func() time.Time
 	mu   sync.Mutex
@@ -54,7 +55,7 @@ func network(address string) netip.Prefix {
 	return p
 }
 
-// take counts an attempt. It returns an error when the address has none left.
+// take counts an attempt that has failed. It returns an error when the address has none left.
 func (a *attempts) take(address string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -87,12 +88,4 @@ func (a *attempts) bucket(n netip.Prefix) *bucket {
 	}
 	b.fill(now)
 	return b
-}
-
-func (a *attempts) giveBack(address string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if b := a.left[network(address)]; b != nil {
-		b.left = min(b.left+1, maxAttempts)
-	}
 }

@@ -7,7 +7,6 @@ import (
 	"embed"
 	"io"
 	"io/fs"
-	"mime"
 	"net/http"
 	"path"
 	"strings"
@@ -31,6 +30,11 @@ var dist embed.FS
 // page is the name of the page in dist, and compressed the end of the names of compressed files.
 const page, compressed = "index.html", ".gz"
 
+// types are the types of the compressed files. The table of the machine may have others, with which no browser runs a
+// script.
+var types = map[string]string{".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+	".txt": "text/plain; charset=utf-8"}
+
 // ServeFile serves a file of the console; the name is its path below Path, and empty for the page. It returns false,
 // and sends nothing, when there is none.
 func ServeFile(w http.ResponseWriter, r *http.Request, name string) bool {
@@ -52,14 +56,15 @@ func ServeFile(w http.ResponseWriter, r *http.Request, name string) bool {
 		_, _ = w.Write(text) // fails when the browser is gone
 		return true
 	}
+	kind := types[path.Ext(name)]
 	f, err := dist.Open("dist/" + name + compressed)
-	if err != nil {
+	if err != nil || kind == "" {
 		return false
 	}
 	defer f.Close()
 	setHeaders(h)
 	h.Set("Cache-Control", "public, max-age=31536000, immutable")
-	h.Set("Content-Type", mime.TypeByExtension(path.Ext(name)))
+	h.Set("Content-Type", kind)
 	h.Set("Vary", "Accept-Encoding")
 	sendCompressed(w, r, f)
 	return true

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"crypto/subtle"
 	"net"
 	"net/http"
 	"net/netip"
@@ -19,9 +20,11 @@ import (
 const (
 	// PlainCookie and SecureCookie are the names of the cookie, without and with TLS. Programs in sandboxes do not get it.
 	PlainCookie, SecureCookie = "sandlot_console", "__Host-sandlot_console"
-	// Header is the header without which the cookie does not count. No page of another origin can send it: a browser
-	// asks the server first, which allows it to nobody.
-	Header = "Sandlot-Console"
+	// Header is the header without which the cookie does not count. Its value is the key of the log-in or, of who has
+	// none, NoKey. No page of another origin can send it: a browser asks the server first, which allows it to nobody.
+	Header, NoKey = "Sandlot-Console", "1"
+	// KeyProtocol begins the subprotocol with which the page's WebSockets say the key: a page cannot give them a header.
+	KeyProtocol = "sandlot.key."
 	// CodeAge is how long a one-time code counts.
 	CodeAge = time.Minute
 	// IdleAge is how long a log-in counts that is not used.
@@ -51,11 +54,12 @@ type code struct {
 	expires time.Time
 }
 
-// Login is the log-in of one browser.
+// Login is the log-in of one browser. Its secret has two halves: the browser sends the cookie to every server on the
+// host, whatever its port, and only the page of the console's own origin knows the key.
 type Login struct {
 	Grant auth.Grant
 
-	hash string
+	hash, key string // hashes of the cookie and of the key
 	// used and open are guarded by the Logins' mutex. A log-in with open requests is not idle.
 	used  time.Time
 	open  int
@@ -137,18 +141,26 @@ func (l *Logins) TakeCode(ctx context.Context, value string) (auth.Grant, error)
 	return c.grant, err
 }
 
-// Begin logs a browser in, and returns the value of its cookie.
-func (l *Logins) Begin(g auth.Grant) secret.Value {
+// Begin logs a browser in, and returns the two halves of the log-in's secret.
+func (l *Logins) Begin(g auth.Grant) (cookie, key secret.Value) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dropIdle()
-	makeRoom(l.logins, maxLogins, g, func(x *Login) (auth.Grant, time.Time) { return x.Grant, x.used },
-		func(x *Login) { x.end(auth.ErrEnded) })
-	id := secret.Value(secret.ID() + secret.ID())
-	x := &Login{Grant: g, hash: secret.Hash(id.Reveal()), used: l.now()}
+	makeRoom(l.logins, maxLogins, g, l.lastUse, func(x *Login) { x.end(auth.ErrEnded) })
+	cookie, key = secret.Value(secret.ID()+secret.ID()), secret.Value(secret.ID())
+	x := &Login{Grant: g, hash: secret.Hash(cookie.Reveal()), key: secret.Hash(key.Reveal()), used: l.now()}
 	x.ended, x.end = context.WithCancelCause(context.Background())
 	l.logins[x.hash] = x
-	return id
+	return cookie, key
+}
+
+// lastUse returns the grant of a log-in, and when it was last used: now, while it has open requests. The caller holds
+// mu.
+func (l *Logins) lastUse(x *Login) (auth.Grant, time.Time) {
+	if x.open > 0 {
+		return x.Grant, l.now()
+	}
+	return x.Grant, x.used
 }
 
 // dropIdle ends the log-ins that were not used for IdleAge. The caller holds mu.
@@ -161,6 +173,19 @@ func (l *Logins) dropIdle() {
 	}
 }
 
+// EndOthers ends the log-ins whose cookies a request has: a browser that logs in anew has one log-in, and its other tabs
+// learn who it is now.
+func (l *Logins) EndOthers(r *http.Request, origin string) {
+	for _, c := range cookiesOf(r, origin) {
+		l.mu.Lock()
+		x := l.logins[secret.Hash(c.Value)]
+		l.mu.Unlock()
+		if x != nil {
+			l.End(x)
+		}
+	}
+}
+
 // End ends the log-in of a request, and what the browser has open with it.
 func (l *Logins) End(x *Login) {
 	l.mu.Lock()
@@ -169,14 +194,11 @@ func (l *Logins) End(x *Login) {
 	x.end(auth.ErrEnded)
 }
 
-// Of returns the log-in whose cookie a request has, and its principal now; nil: it has none that counts. The origin is
+// Of returns the log-in whose cookie and key a request has, and its principal now; nil: it has none that counts. The origin is
 // the scheme and the host under which the browser reaches the server. An error means that the log-in has ended with its
 // token.
 func (l *Logins) Of(r *http.Request, origin string) (*Login, auth.Principal, error) {
-	if !counts(r, origin) {
-		return nil, auth.Principal{}, nil
-	}
-	x := l.find(r.CookiesNamed(CookieName(origin)))
+	x := l.find(cookiesOf(r, origin), keyOf(r, origin))
 	if x == nil {
 		return nil, auth.Principal{}, nil
 	}
@@ -190,25 +212,46 @@ func (l *Logins) Of(r *http.Request, origin string) (*Login, auth.Principal, err
 	return x, p, nil
 }
 
-// counts reports whether the console's cookie counts for a request: the console's page has sent it. SameSite is not
-// enough: without TLS, browsers send the cookie with requests of pages on other hosts of the same site, and do not mark
-// them. A handshake of a WebSocket has no header of the page's choice, but always the page's origin.
-func counts(r *http.Request, origin string) bool {
-	if strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		given := r.Header.Values("Origin")
-		return origin != "" && len(given) == 1 && given[0] == origin
+// keyOf returns the key of a request that the console's page has sent; empty: it has none that counts. The cookie alone
+// is worth nothing: browsers send it to the other ports of the host too, and without TLS with requests of pages on other
+// hosts of the same site, which they do not mark. A handshake of a WebSocket has no header of the page's choice, but
+// always the page's origin.
+func keyOf(r *http.Request, origin string) string {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
+			return ""
+		}
+		return r.Header.Get(Header)
 	}
-	site := r.Header.Get("Sec-Fetch-Site")
-	return r.Header.Get(Header) == "1" && (site == "" || site == "same-origin")
+	if given := r.Header.Values("Origin"); origin == "" || len(given) != 1 || given[0] != origin {
+		return ""
+	}
+	for protocol := range strings.SplitSeq(strings.Join(r.Header.Values("Sec-WebSocket-Protocol"), ","), ",") {
+		if key, ok := strings.CutPrefix(strings.TrimSpace(protocol), KeyProtocol); ok {
+			return key
+		}
+	}
+	return ""
 }
 
-// find returns the log-in of the cookies. Another page of the same site can set a cookie of the same name too.
-func (l *Logins) find(cookies []*http.Cookie) *Login {
+// cookiesOf returns the cookies of a request that may be the console's. Another page of the same site can set some of the
+// same name.
+func cookiesOf(r *http.Request, origin string) []*http.Cookie {
+	all := r.CookiesNamed(CookieName(origin))
+	return all[:min(len(all), 8)]
+}
+
+// find returns the log-in that has one of the cookies, and the key.
+func (l *Logins) find(cookies []*http.Cookie, key string) *Login {
+	if key == "" {
+		return nil
+	}
+	key = secret.Hash(key)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dropIdle()
-	for _, c := range cookies[:min(len(cookies), 8)] {
-		if x := l.logins[secret.Hash(c.Value)]; x != nil {
+	for _, c := range cookies {
+		if x := l.logins[secret.Hash(c.Value)]; x != nil && subtle.ConstantTimeCompare([]byte(x.key), []byte(key)) == 1 {
 			x.used = l.now()
 			return x
 		}
@@ -280,8 +323,5 @@ func site(host string) string {
 	return host
 }
 
-// Attempt counts an attempt to log in from an address. It returns an error when there were too many.
-func (l *Logins) Attempt(address string) error { return l.attempts.take(address) }
-
-// Succeeded takes an attempt back.
-func (l *Logins) Succeeded(address string) { l.attempts.giveBack(address) }
+// Failed counts an attempt to log in from an address that has failed. It returns an error when there were too many.
+func (l *Logins) Failed(address string) error { return l.attempts.take(address) }

@@ -32,10 +32,18 @@ func newLogins(t *testing.T) (*Logins, *time.Time) {
 
 const home = "http://localhost:8000"
 
-func (l *Logins) counts(value string) bool {
+// halves are those of a log-in's secret.
+type halves struct{ cookie, key string }
+
+func (l *Logins) begin(name string) halves {
+	cookie, key := l.Begin(grantOf(name))
+	return halves{cookie.Reveal(), key.Reveal()}
+}
+
+func (l *Logins) counts(h halves) bool {
 	r := httptest.NewRequest(http.MethodGet, home+"/v1/x", nil)
-	r.Header.Set(Header, "1")
-	r.AddCookie(&http.Cookie{Name: PlainCookie, Value: value})
+	r.Header.Set(Header, h.key)
+	r.AddCookie(&http.Cookie{Name: PlainCookie, Value: h.cookie})
 	x, _, err := l.Of(r, home)
 	return x != nil && err == nil
 }
@@ -75,8 +83,8 @@ func TestCodesCountOnce(t *testing.T) {
 // A log-in ends when it is not used for long; one with open requests is used.
 func TestIdleLoginsEnd(t *testing.T) {
 	l, now := newLogins(t)
-	idle, open, used := l.Begin(grantOf("a")).Reveal(), l.Begin(grantOf("b")).Reveal(), l.Begin(grantOf("c")).Reveal()
-	ctx, release := l.Hold(t.Context(), l.find([]*http.Cookie{{Value: open}}))
+	idle, open, used := l.begin("a"), l.begin("b"), l.begin("c")
+	ctx, release := l.Hold(t.Context(), l.find([]*http.Cookie{{Value: open.cookie}}, open.key))
 	for range 3 {
 		*now = now.Add(IdleAge / 2)
 		if !l.counts(used) {
@@ -96,7 +104,7 @@ func TestIdleLoginsEnd(t *testing.T) {
 // What many make is bounded, and the one who makes much loses their own first.
 func TestLoginsAreBounded(t *testing.T) {
 	l, _ := newLogins(t)
-	kept := l.Begin(grantOf("ann")).Reveal()
+	kept := l.begin("ann")
 	for range 3 * maxOwn {
 		l.Begin(grantOf("eve"))
 		l.NewCode(grantOf("eve"))
@@ -112,20 +120,38 @@ func TestLoginsAreBounded(t *testing.T) {
 	}
 }
 
+// A log-in with open requests is used: those that nobody uses make room for new ones.
+func TestOpenLoginsMakeNoRoom(t *testing.T) {
+	l, now := newLogins(t)
+	open := l.begin("ann")
+	ctx, release := l.Hold(t.Context(), l.find([]*http.Cookie{{Value: open.cookie}}, open.key))
+	defer release()
+	for range 2 * maxOwn {
+		*now = now.Add(time.Second)
+		l.begin("ann")
+	}
+	if !l.counts(open) || ctx.Err() != nil {
+		t.Error("the log-in that is in use made room")
+	}
+}
+
 // A page of the same site may set cookies of the same name: the one that counts is found among them.
 func TestOtherCookiesOfTheName(t *testing.T) {
 	l, _ := newLogins(t)
-	value := l.Begin(grantOf("ann")).Reveal()
+	ann, eve := l.begin("ann"), l.begin("eve")
 	r := httptest.NewRequest(http.MethodGet, home+"/v1/x", nil)
-	r.Header.Set(Header, "1")
-	for _, v := range []string{"attack", value} {
+	r.Header.Set(Header, ann.key)
+	for _, v := range []string{"attack", eve.cookie, ann.cookie} {
 		r.AddCookie(&http.Cookie{Name: PlainCookie, Value: v})
 	}
 	if x, p, err := l.Of(r, home); x == nil || p.ID != "user:ann" || err != nil {
 		t.Errorf("%v %v %v", x, p, err)
 	}
-	if l.counts(value[:len(value)-1]) || l.counts("") {
-		t.Error("a part of the value counts")
+	for _, h := range []halves{{ann.cookie[1:], ann.key}, {"", ann.key}, {ann.cookie, ann.key[1:]}, {ann.cookie, ""},
+		{ann.cookie, NoKey}, {ann.cookie, eve.key}, {ann.key, ann.cookie}} {
+		if l.counts(h) {
+			t.Errorf("%v counts", h)
+		}
 	}
 }
 
@@ -133,7 +159,7 @@ func TestOtherCookiesOfTheName(t *testing.T) {
 func TestAttempts(t *testing.T) {
 	l, now := newLogins(t)
 	left := func(address string) (n int) {
-		for l.Attempt(address) == nil {
+		for l.Failed(address) == nil {
 			if n++; n > 1000 {
 				t.Fatalf("%s has no bound", address)
 			}
@@ -150,7 +176,7 @@ func TestAttempts(t *testing.T) {
 		t.Errorf("after some time %d", n)
 	}
 	for i := range 3 * maxAddresses {
-		_ = l.Attempt(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255))
+		_ = l.Failed(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255))
 	}
 	if n := len(l.attempts.left); n > maxAddresses+1 {
 		t.Errorf("%d addresses are kept", n)

@@ -23,6 +23,10 @@ import (
 	"sandlot/internal/policy"
 )
 
+// Subprotocol is the one that the server agrees to. The console's page offers a second one, which says who it is, and a
+// browser wants one of what it offers.
+const Subprotocol = "sandlot.live"
+
 // Limits of one connection.
 const (
 	maxMessage  = 64 << 10 // bytes of a client's message
@@ -55,6 +59,7 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal)
 	// Who may send a request to the server at all was decided before, for every request alike, and by the settings: the
 	// library's own check knows only the request's own host.
 	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true,
+		Subprotocols:    []string{Subprotocol},
 		CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
 		s.Log.DebugContext(r.Context(), "a WebSocket was not opened", "error", err)
@@ -92,7 +97,8 @@ func asks(h http.Header, name, token string) bool {
 // errGone is the cause of the end of a connection whose client does not answer.
 var errGone = errors.New("the client does not answer")
 
-// beat pings the client from time to time: one that is gone without a word is noticed.
+// beat pings the client from time to time: one that is gone without a word is noticed. A page does not see pings: it gets
+// a message too, by which it notices that the server is gone.
 func (c *client) beat() {
 	tick := time.NewTicker(heartbeat)
 	defer tick.Stop()
@@ -107,6 +113,9 @@ func (c *client) beat() {
 		cancel()
 		if err != nil {
 			c.cancel(errGone)
+			return
+		}
+		if err := c.write(message{Op: "alive"}); err != nil {
 			return
 		}
 	}

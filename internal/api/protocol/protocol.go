@@ -195,6 +195,11 @@ type ConsoleLogin struct {
 	Token string `json:"token,omitempty" jsonschema:"A token of this server."`
 }
 
+// ConsoleKey is the answer to a browser's log-in: the half of its secret that is not in the cookie.
+type ConsoleKey struct {
+	Key string `json:"key"`
+}
+
 // ConsoleLink is a link to the web console, with which a browser logs in once.
 type ConsoleLink struct {
 	URL     string    `json:"url"`
