@@ -1,13 +1,9 @@
 // Every event, with filters in the address.
-import { signal } from "@preact/signals";
-import { useEffect, useMemo } from "preact/hooks";
-import { live } from "./live";
 import { replace, route } from "./route";
-import { collect, sessions, titleOf } from "./state";
+import { sessions, titleOf, useEvents } from "./state";
 import * as text from "./text";
 import { Timeline } from "./timeline";
-import type { Event } from "./types";
-import { Empty, Heading } from "./ui";
+import { Empty, Heading, Trouble } from "./ui";
 
 const kinds = ["call", "connection", "egress", "session", "consent", "token", "server"];
 const most = 1000;
@@ -16,17 +12,11 @@ export default function Activity() {
   const q = route.value.query;
   const filter = { kind: q.get("kind") ?? "", session: q.get("session") ?? "", text: q.get("text") ?? "" };
   const set = (change: Partial<typeof filter>) => replace(["activity"], { ...filter, ...change });
-  const key = filter.kind + " " + filter.session;
-  const events = useMemo(() => signal<Event[]>([]), [key]);
-  useEffect(() => {
-    const args: Record<string, unknown> = { limit: most };
-    if (filter.kind) args.kinds = [filter.kind];
-    if (filter.session) args.session = filter.session;
-    const c = live.open("events", args, { data: collect(events, most) });
-    return () => c.close();
-  }, [key]);
+  const args: Record<string, unknown> = { limit: most };
+  if (filter.kind) args.kinds = [filter.kind];
+  if (filter.session) args.session = filter.session;
+  const { events: all, trouble } = useEvents(args, most);
   const wanted = filter.text.toLowerCase();
-  const all = events.value;
   const found = wanted
     ? all.filter((e) => [e.operation, e.name, e.outcome, e.principal, e.session_id].join(" ").toLowerCase().includes(wanted))
     : all;
@@ -63,9 +53,10 @@ export default function Activity() {
       <p class="quiet" role="status">
         {found.length} events{all.length >= most ? `, of the newest ${most}` : ""}
       </p>
+      <Trouble of={trouble} />
       {found.length ? (
         <Timeline events={found} />
-      ) : (
+      ) : !trouble && (
         <Empty title={all.length ? "No event has these words." : "Nothing has happened yet."} command="sandlot events" />
       )}
     </>

@@ -21,12 +21,38 @@ export interface Me {
   login: boolean;
 }
 
+// The key is the half of a log-in's secret that is not in the cookie: the browser sends the cookie to each port of this
+// host, but what is stored here is of this very origin. All tabs have it, as they have the cookie.
+const keyName = "sandlot-key " + location.pathname;
+let ownKey = "";
+
+export function key() {
+  try {
+    return localStorage.getItem(keyName) ?? "";
+  } catch {
+    return ownKey; // the browser stores nothing
+  }
+}
+
+export function keep(key: string) {
+  ownKey = key;
+  try {
+    if (key) localStorage.setItem(keyName, key);
+    else localStorage.removeItem(keyName);
+  } catch {
+    // this tab has it
+  }
+}
+
 // onUnauthorized is called when the server does not know any more who asks.
 let onUnauthorized = () => {};
 
 export function whenUnauthorized(f: () => void) {
   onUnauthorized = f;
 }
+
+// principal is the path of who asks. Who asks for it looks at the answer.
+export const principal = "v1/principal";
 
 // at returns the address of a path of the server, which may be below a proxy's folder.
 export const at = (path: string) => "../" + path;
@@ -51,14 +77,18 @@ async function failure(r: Response): Promise<Failure> {
 
 export async function send(method: string, path: string, body?: BodyInit, headers: Record<string, string> = {}) {
   let r: Response;
+  // A connection that is gone without a word must not look like a slow one for ever.
+  const signal = path === principal ? AbortSignal.timeout(10_000) : undefined;
   try {
-    r = await fetch(at(path), { method, body, headers: { "Sandlot-Console": "1", ...headers }, cache: "no-store" });
+    r = await fetch(at(path), {
+      method, body, signal, cache: "no-store", headers: { "Sandlot-Console": key() || "1", ...headers },
+    });
   } catch {
     throw new Failure({ title: "OFFLINE", status: 0, detail: "the server cannot be reached" });
   }
   if (r.ok) return r;
   const f = await failure(r);
-  if (r.status === 401 && !path.startsWith("console/")) onUnauthorized();
+  if (r.status === 401 && path !== principal && !path.startsWith("console/")) onUnauthorized();
   throw f;
 }
 

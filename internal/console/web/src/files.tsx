@@ -69,7 +69,7 @@ function Folder({ session: s, path }: { session: Session; path: string }) {
       <Trouble of={task.failed || list.failed} />
       {!list.value && !list.failed && <Loading />}
       {list.value && !rows.length && (
-        <Empty title="This folder is empty." command={`sandlot cp FILE ${id}:${path}/`} />
+        <Empty title="This folder is empty." command={text.name(path) === path ? "sandlot cp FILE " + text.quoted(id + ":" + join(path, "")) : undefined} />
       )}
       {!!rows.length && (
         <div class="scrolls" tabIndex={0} role="region" aria-label="Files in this folder">
@@ -186,7 +186,7 @@ function imageType(b: Uint8Array): string {
 
 interface Content {
   image?: string;
-  text?: string;
+  text?: string; // as the file has it
   size: number;
   whole: boolean;
 }
@@ -216,6 +216,17 @@ async function read(id: string, path: string, most = maxText): Promise<Content> 
   return { size, whole };
 }
 
+// ends tells how the lines of a text end. A field of text makes "\n" of every end: it can be saved as it was only when all
+// ends are alike.
+function ends(text: string): "\n" | "\r\n" | "mixed" {
+  const rest = text.replaceAll("\r\n", "");
+  if (rest.includes("\r")) return "mixed";
+  if (rest.length === text.length) return "\n";
+  return rest.includes("\n") ? "mixed" : "\r\n";
+}
+
+const inField = (text: string) => text.replace(/\r\n?/g, "\n");
+
 function Show({ id, path, close }: { id: string; path: string; close: () => void }) {
   const file = useLoaded(path, () => read(id, path));
   const [draft, setDraft] = useState<string | null>(null);
@@ -223,10 +234,13 @@ function Show({ id, path, close }: { id: string; path: string; close: () => void
   const task = useTask();
   const f = file.value;
   useEffect(() => () => void (f?.image && URL.revokeObjectURL(f.image)), [f?.image]);
-  const changed = draft !== null && draft !== f?.text;
+  const end = ends(f?.text ?? "");
+  const editable = !!f?.whole && end !== "mixed";
+  const changed = draft !== null && draft !== inField(f?.text ?? "");
   const write = async () => {
-    await send("PUT", filePath(id, path), draft!);
-    file.set({ text: draft!, size: new TextEncoder().encode(draft!).length, whole: true });
+    const text = end === "\r\n" ? draft!.replaceAll("\n", end) : draft!;
+    await send("PUT", filePath(id, path), text);
+    file.set({ text, size: new TextEncoder().encode(text).length, whole: true });
     setSaid("Saved");
   };
   // The agent may have written the file meanwhile: it is compared with what was loaded.
@@ -249,7 +263,7 @@ function Show({ id, path, close }: { id: string; path: string; close: () => void
     changed
       ? confirm({ title: "Leave without saving?", yes: "Leave", danger: true, do: close })
       : close();
-  let escaped = false;
+  const escaped = useRef(false);
   return (
     <Dialog title={text.name(base(path))} close={leave} wide>
       <p class="quiet">
@@ -264,8 +278,8 @@ function Show({ id, path, close }: { id: string; path: string; close: () => void
           class="editor"
           aria-label={"Content of " + text.name(base(path))}
           spellcheck={false}
-          readOnly={!f.whole}
-          value={draft ?? f.text}
+          readOnly={!editable}
+          value={draft ?? inField(f.text)}
           onInput={(e) => (setDraft(e.currentTarget.value), setSaid(""))}
           onKeyDown={(e) => {
             if ((e.ctrlKey || e.metaKey) && e.key === "s") {
@@ -276,23 +290,26 @@ function Show({ id, path, close }: { id: string; path: string; close: () => void
             if (e.key === "Escape") {
               e.preventDefault();
               e.stopPropagation();
-              escaped = true;
-            } else if (e.key === "Tab" && !e.shiftKey && !escaped && f.whole) {
+              escaped.current = true;
+            } else if (e.key === "Tab" && !e.shiftKey && !escaped.current && editable) {
               e.preventDefault();
               e.currentTarget.setRangeText("\t", e.currentTarget.selectionStart, e.currentTarget.selectionEnd, "end");
               setDraft(e.currentTarget.value);
             } else if (e.key !== "Shift") {
-              escaped = false;
+              escaped.current = false;
             }
           }}
         />
       )}
       {f && !f.whole && f.text !== undefined && <p>This is the beginning. Download the file to see all of it.</p>}
+      {f?.whole && end === "mixed" && (
+        <p>Its lines end in several ways, which would not stay as they are: it is not edited here.</p>
+      )}
       {f && f.text === undefined && !f.image && <p>It is not text, and not an image that is shown here.</p>}
       <div class="row end">
         <span role="status" class="quiet">{said}</span>
         <button onClick={() => void task.run(() => download(id, path))}>Download</button>
-        {f?.text !== undefined && f.whole && (
+        {f?.text !== undefined && editable && (
           <button class="primary" disabled={!changed || task.busy} onClick={save}>
             Save
           </button>

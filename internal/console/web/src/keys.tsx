@@ -38,13 +38,13 @@ export function keys(screens: Screens) {
       if (!open()) palette.value = true;
       return;
     }
-    if (ctrl || e.altKey || typing(e) || open()) return;
+    if (ctrl || e.altKey || !switched.value || typing(e) || open()) return;
     if (after === "g") {
       after = "";
       const to = screens.find(([key]) => key === e.key);
       if (to) {
         e.preventDefault();
-        go(to[1] ? [to[1]] : []);
+        jump(to[1] ? [to[1]] : []);
       }
       return;
     }
@@ -77,6 +77,42 @@ export function keys(screens: Screens) {
   return () => document.removeEventListener("keydown", listen);
 }
 
+export const closeAll = () => void (palette.value = help.value = false);
+
+// switched tells whether the keys that are one character count. People who speak to their computer turn them off.
+const switchName = "sandlot-keys";
+const stored = () => {
+  try {
+    return localStorage.getItem(switchName);
+  } catch {
+    return null; // the browser stores nothing
+  }
+};
+const switched = signal(stored() !== "off");
+
+function turn(on: boolean) {
+  switched.value = on;
+  try {
+    localStorage.setItem(switchName, on ? "on" : "off");
+  } catch {
+    // until the page is left
+  }
+}
+
+let byKeys = false;
+
+// jumped tells, once, whether keys have led to the screen: then the focus goes there too.
+export function jumped() {
+  const was = byKeys;
+  byKeys = false;
+  return was;
+}
+
+function jump(path: string[]) {
+  byKeys = true;
+  go(path);
+}
+
 export const openPalette = () => void (palette.value = true);
 
 export function Help({ screens }: { screens: Screens }) {
@@ -102,6 +138,10 @@ export function Help({ screens }: { screens: Screens }) {
           </div>
         ))}
       </dl>
+      <label class="check">
+        <input type="checkbox" checked={switched.value} onChange={(e) => turn(e.currentTarget.checked)} /> Keys of one
+        character count
+      </label>
     </Dialog>
   );
 }
@@ -116,7 +156,7 @@ function Choices({ screens, close }: { screens: Screens; close: () => void }) {
   const [at, setAt] = useState(0);
   const input = useRef<HTMLInputElement>(null);
   useEffect(() => input.current?.focus(), []);
-  const all: [title: string, path: string[]][] = [
+  const all: [title: string, path: string[] | null][] = [
     ...screens.map(([, path, title]): [string, string[]] => [title, path ? [path] : []]),
     ...(sessions.value ?? []).flatMap((s): [string, string[]][] => [
       ["Session " + text.name(titleOf(s)), ["sessions", s.session_id]],
@@ -124,13 +164,16 @@ function Choices({ screens, close }: { screens: Screens; close: () => void }) {
       ["Files of " + text.name(titleOf(s)), ["sessions", s.session_id, "files"]],
     ]),
     ...(servers.value ?? []).map((s): [string, string[]] => ["Server " + text.name(s.name), ["servers", s.connectionId]]),
+    ["Keys", null],
   ];
   const words = wanted.toLowerCase().split(/\s+/);
   const found = all.filter(([title]) => words.every((w) => title.toLowerCase().includes(w))).slice(0, 12);
   const chosen = Math.min(at, found.length - 1);
   const take = (i: number) => {
     close();
-    if (found[i]) go(found[i][1]);
+    const path = found[i]?.[1];
+    if (path) jump(path);
+    else if (path === null) help.value = true;
   };
   const listen = (e: KeyboardEvent) => {
     if (e.key === "ArrowDown" || e.key === "ArrowUp") {
@@ -157,7 +200,7 @@ function Choices({ screens, close }: { screens: Screens; close: () => void }) {
       />
       <ul id="palette" role="listbox" aria-label="Found" class="choices">
         {found.map(([title, path], i) => (
-          <li key={address(path) + title} id={"choice-" + i} role="option" aria-selected={i === chosen} onClick={() => take(i)}>
+          <li key={address(path ?? []) + title} id={"choice-" + i} role="option" aria-selected={i === chosen} onClick={() => take(i)}>
             {title}
           </li>
         ))}

@@ -1,7 +1,7 @@
 // The live channel: one WebSocket with numbered channels. Channels outlive a break of the connection: they are opened
 // again, and those of events go on where they were.
 import { signal } from "@preact/signals";
-import { at, type Problem } from "./api";
+import { at, key, type Problem } from "./api";
 
 export interface Handlers {
   opened?(data: any): void;
@@ -11,13 +11,17 @@ export interface Handlers {
   closed?(error: Problem | undefined, data: any): void;
 }
 
-export type Connection = "connecting" | "online" | "offline";
+// blocked means that the server answers, but WebSockets do not get through.
+export type Connection = "connecting" | "online" | "offline" | "blocked";
 
 export const connection = signal<Connection>("connecting");
 
 // ackEvery and ackBytes are how often a channel says what it has taken: long before the server waits for it.
 const ackEvery = 64;
 const ackBytes = 32 << 10;
+
+// maxSilence is how long a connection is silent before it counts as gone. The server says every 20 s that it is there.
+const maxSilence = 65_000;
 
 export class Channel {
   number = 0;
@@ -39,7 +43,9 @@ export class Channel {
     this.live.say({ op: "open", channel: number, kind: this.kind, args });
   }
 
+  // A terminal counts its bytes alone: its other messages need no acknowledgement.
   took(unit: "count" | "bytes", n: number) {
+    if ((unit === "bytes") !== (this.kind === "terminal")) return;
     this.taken += n;
     if (this.taken - this.said >= (unit === "bytes" ? ackBytes : ackEvery)) {
       this.said = this.taken;
@@ -68,10 +74,17 @@ class Live {
   private waiting = 0;
   private timer = 0;
   private wanted = false;
-  // refused asks whether the server still knows who this is, after each break.
-  refused: () => Promise<boolean> = async () => false;
+  private heard = 0;
+  private blocked = 0; // how many sockets in a row have failed of which the server knows nothing
+  // who asks after each break whether the server still knows who this is: it does, it does not, or it does not answer.
+  who: () => Promise<"known" | "gone" | "silent"> = async () => "silent";
 
   start() {
+    if (!this.wanted) {
+      addEventListener("online", this.wake);
+      document.addEventListener("visibilitychange", this.wake);
+      setInterval(this.listen, 10_000);
+    }
     this.wanted = true;
     if (!this.socket) this.connect();
   }
@@ -88,30 +101,52 @@ class Live {
     const address = new URL(at("v1/live"), location.href);
     address.protocol = address.protocol.replace("http", "ws");
     address.hash = "";
-    const socket = (this.socket = new WebSocket(address));
+    const protocols = key() ? ["sandlot.live", "sandlot.key." + key()] : [];
+    const socket = (this.socket = new WebSocket(address, protocols));
+    let opened = false;
     socket.binaryType = "arraybuffer";
     socket.onopen = () => {
-      this.waiting = 0;
+      opened = true;
+      this.waiting = this.blocked = 0;
+      this.heard = performance.now();
       connection.value = "online";
       const all = [...this.channels.values()];
       this.channels.clear();
       for (const c of all) this.add(c);
     };
-    socket.onmessage = (m) => this.receive(m.data);
+    socket.onmessage = (m) => {
+      this.heard = performance.now();
+      if (this.socket === socket) this.receive(m.data);
+    };
     socket.onclose = () => {
-      if (this.socket === socket) void this.broke();
+      if (this.socket === socket) void this.broke(opened);
     };
   }
 
-  private async broke() {
+  private async broke(opened: boolean) {
     this.socket = undefined;
     if (!this.wanted) return;
-    connection.value = "offline";
+    if (connection.value !== "blocked") connection.value = "offline";
     this.waiting = Math.min(8000, this.waiting * 2 || 250);
-    if (await this.refused()) return;
+    const who = await this.who();
+    if (who === "gone") return;
+    this.blocked = !opened && who === "known" ? this.blocked + 1 : 0;
+    if (this.wanted && !this.socket) connection.value = this.blocked > 1 ? "blocked" : "offline";
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.wanted && !this.socket && this.connect(), this.waiting);
   }
+
+  private wake = () => {
+    if (document.visibilityState === "visible") this.retry();
+  };
+
+  // listen gives up a connection that is silent for too long: its other end is gone without a word.
+  private listen = () => {
+    const socket = this.socket;
+    if (socket?.readyState !== WebSocket.OPEN || performance.now() - this.heard < maxSilence) return;
+    void this.broke(true);
+    socket.close();
+  };
 
   // retry connects now.
   retry() {
@@ -170,6 +205,7 @@ class Live {
       return;
     }
     const m = JSON.parse(data);
+    if (m.op === "error") console.error("the live channel:", m.error?.detail);
     const c = this.channels.get(m.channel);
     if (!c) return;
     switch (m.op) {

@@ -1,21 +1,21 @@
 import { useState } from "preact/hooks";
-import { json, type Me } from "./api";
+import { json, keep, principal, type Me } from "./api";
 import { loggedOut } from "./state";
 import { Command, Trouble, useTask } from "./ui";
 
-export const logIn = (body: { code: string } | { token: string }) => json<void>("POST", "console/login", body);
-export const logOut = () => json<void>("POST", "console/logout");
-export const whoAmI = () => json<Me>("GET", "v1/principal");
+export const logIn = async (body: { code: string } | { token: string }) =>
+  keep((await json<{ key: string }>("POST", "console/login", body)).key);
+export const logOut = () => json<void>("POST", "console/logout").finally(() => keep(""));
+export const whoAmI = () => json<Me>("GET", principal);
 
-export function Login({ failed, done }: { failed?: unknown; done: () => Promise<void> }) {
+export function Login({ failed }: { failed?: unknown }) {
   const [token, setToken] = useState("");
   const task = useTask();
   const submit = (e: Event) => {
     e.preventDefault();
     void task.run(async () => {
       await logIn({ token: token.trim() });
-      setToken("");
-      await done();
+      location.reload(); // nothing of the one before stays in this tab
     });
   };
   return (

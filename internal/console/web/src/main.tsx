@@ -3,24 +3,24 @@ import { signal } from "@preact/signals";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import Activity from "./activity";
-import { Failure, whenUnauthorized } from "./api";
+import { Failure, key, whenUnauthorized, type Me } from "./api";
 import Connect from "./connect";
-import { Help, Palette, keys } from "./keys";
+import { Help, Palette, closeAll, jumped, keys } from "./keys";
 import { connection, live } from "./live";
 import { Login, logIn, logOut, whoAmI } from "./login";
 import { Now } from "./now";
-import { address, forget, route } from "./route";
+import { address, codeOf, forget, route } from "./route";
 import Servers from "./servers";
 import SessionPage from "./session";
-import { announced, loggedOut, me, start, stop, waiting } from "./state";
+import { announced, me, start, stop, waiting } from "./state";
 import css from "./style.css";
 import { adopt } from "./style";
 import * as text from "./text";
-import { Confirm, Empty, Loading, Trouble } from "./ui";
+import { Confirm, confirm, Empty, Loading, Trouble } from "./ui";
 
 adopt(css);
 
-const phase = signal<"begins" | "out" | "in" | "broken">("begins");
+const phase = signal<"begins" | "asks" | "out" | "in" | "broken">("begins");
 const failed = signal<unknown>(null);
 
 async function enter() {
@@ -31,36 +31,75 @@ async function enter() {
 
 function leave(why: string) {
   stop(why);
+  confirm(null);
+  closeAll();
   phase.value = "out";
 }
 
-whenUnauthorized(() => leave("You are not logged in any more: the log-in or its token has ended."));
+// what a page was made for: all of it is loaded anew when that is another.
+const made = (who: Me | null) => who && [who.principal, who.name, who.login, who.version, ...who.roles].join("\n");
 
-// After each break of the live channel: is it the network, or the end of the log-in?
-live.refused = async () => {
+// After each break of the live channel, and each request that was refused: is it the network, or the end of the log-in?
+live.who = async () => {
   try {
     const who = await whoAmI();
-    if (who.principal !== me.value?.principal) {
-      location.reload();
-      return true;
-    }
-    return false;
+    if (made(who) === made(me.value)) return "known";
+    location.reload();
+    return "gone";
   } catch (e) {
-    return e instanceof Failure && e.problem.status === 401;
+    if (!(e instanceof Failure && e.problem.status === 401)) return "silent";
+    leave("You are not logged in any more: the log-in or its token has ended.");
+    return "gone";
   }
 };
 
-async function begin() {
-  const code = /^#code=([a-z0-9]+)$/.exec(location.hash)?.[1];
-  if (code) {
-    // It leaves the address before it is used: it counts once, and does not belong into the history.
-    forget();
-    try {
-      await logIn({ code });
-    } catch (e) {
-      failed.value = e;
-    }
+whenUnauthorized(() => void (phase.value === "in" && live.who()));
+
+// use logs in with the code of a link.
+async function use(code: string) {
+  phase.value = "begins";
+  try {
+    await logIn({ code });
+  } catch (e) {
+    failed.value = e;
   }
+  await see();
+}
+
+let asking: { code: string; who: Me } | undefined;
+
+async function begin() {
+  const code = codeOf();
+  if (!code) return see();
+  // It leaves the address before it is used: it counts once, and does not belong into the history.
+  forget();
+  // Anyone can send a link that logs in as them: who is somebody already is asked first.
+  const who = key() ? await whoAmI().catch(() => null) : null;
+  if (!who?.login) return use(code);
+  asking = { code, who };
+  phase.value = "asks";
+}
+
+function Asks({ code, who }: { code: string; who: Me }) {
+  return (
+    <main class="login" id="main">
+      <h1>Log in anew?</h1>
+      <p>
+        You are logged in as <strong>{text.name(who.name)}</strong>. The link that you have opened makes this browser act
+        as the one who made the link. Use it only if you have asked for it yourself.
+      </p>
+      <div class="row">
+        <button class="primary" onClick={() => void see()}>
+          Stay as it is
+        </button>
+        <button onClick={() => void use(code)}>Use the link</button>
+      </div>
+    </main>
+  );
+}
+
+// see shows the console or, to nobody in particular, the log-in.
+async function see() {
   try {
     if (failed.value) throw failed.value;
     await enter();
@@ -105,6 +144,7 @@ function Frame() {
   // The new screen is read from its beginning.
   useEffect(() => {
     scrollTo(0, 0);
+    if (jumped()) (document.querySelector("h1") ?? document.getElementById("main"))?.focus();
   }, [route.value.path.join("/")]);
   const n = waiting.value.length;
   return (
@@ -142,7 +182,13 @@ function Frame() {
           </button>
         </div>
       )}
-      <main id="main" tabIndex={-1} class={connection.value === "offline" ? "stale" : ""}>
+      {connection.value === "blocked" && (
+        <div class="banner" role="status">
+          The server answers, but WebSockets do not get through. Its proxy must pass on the header Upgrade, and the
+          setting trusted_proxies must have the proxy's address.
+        </div>
+      )}
+      <main id="main" tabIndex={-1} class={["offline", "blocked"].includes(connection.value) ? "stale" : ""}>
         <Screen />
       </main>
       <p class="hidden" role="status">{announced.value && "A question waits: " + text.lines(announced.value)}</p>
@@ -163,12 +209,10 @@ function Page() {
       );
     case "in":
       return <Frame />;
+    case "asks":
+      return <Asks {...asking!} />;
     case "out":
-      return <Login failed={failed.value} done={async () => {
-        failed.value = null;
-        loggedOut.value = "";
-        await enter();
-      }} />;
+      return <Login failed={failed.value} />;
   }
   return (
     <main class="login" id="main">

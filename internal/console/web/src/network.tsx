@@ -1,12 +1,9 @@
 // What a session may reach, and what it did.
-import { signal } from "@preact/signals";
-import { useEffect, useMemo } from "preact/hooks";
 import { get, segment } from "./api";
-import { live } from "./live";
-import { collect } from "./state";
+import { useEvents } from "./state";
 import * as text from "./text";
 import { Timeline } from "./timeline";
-import type { Event, Session } from "./types";
+import type { Session } from "./types";
 import { Empty, Loading, Trouble, useLoaded } from "./ui";
 
 interface NetworkState {
@@ -19,12 +16,7 @@ interface NetworkState {
 export default function Network({ session: s }: { session: Session }) {
   const id = s.session_id;
   const state = useLoaded(id, () => get<NetworkState>(`v1/sessions/${segment(id)}/network`));
-  const events = useMemo(() => signal<Event[]>([]), [id]);
-  useEffect(() => {
-    const c = live.open("events", { session: id, kinds: ["egress"], limit: 200 }, { data: collect(events, 500) });
-    return () => c.close();
-  }, [id]);
-  const list = events.value;
+  const { events: list, trouble } = useEvents({ session: id, kinds: ["egress"], limit: 200 }, 500);
   const n = state.value;
   return (
     <>
@@ -63,9 +55,10 @@ export default function Network({ session: s }: { session: Session }) {
       </section>
       <section aria-labelledby="did">
         <h2 id="did">Connections</h2>
+        <Trouble of={trouble} />
         {list.length ? (
           <Timeline events={list} of="session" />
-        ) : (
+        ) : !trouble && (
           <Empty title="No program has connected yet." command={`sandlot exec --session ${id} -- pip download --no-deps six`} />
         )}
       </section>

@@ -1,7 +1,7 @@
 import { json, mcp } from "./api";
 import { Questions } from "./questions";
 import { address, go } from "./route";
-import { events, now, refused, sessions, titleOf } from "./state";
+import { events, missing, now, refused, sessions, someMissing, titleOf } from "./state";
 import * as text from "./text";
 import { Timeline } from "./timeline";
 import type { Session } from "./types";
@@ -41,6 +41,7 @@ export function Now() {
       </section>
       <section aria-labelledby="happens">
         <h2 id="happens">What happens</h2>
+        <Trouble of={missing.value && someMissing} />
         {events.value.length ? (
           <Timeline events={events.value.slice(0, 40)} />
         ) : (

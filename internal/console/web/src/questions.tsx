@@ -1,12 +1,13 @@
 // Questions that wait for a person.
-import { useEffect, useState } from "preact/hooks";
+import type { RefObject } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { Failure, json, segment } from "./api";
 import { asked, end, isOperator, me, now, pointerIsOver, type Asked } from "./state";
 import * as text from "./text";
 import type { Field } from "./types";
 import { Trouble, useTask } from "./ui";
 
-// grace is how long a question is there, at its place, before it can be answered: so no click or key that was meant for
+// grace is how long a question can be seen, at its place, before it can be answered: so no click or key that was meant for
 // something else answers it.
 const grace = 425;
 
@@ -15,7 +16,7 @@ export function Questions() {
   return (
     <section aria-labelledby="waits" class="questions" onPointerEnter={() => pointerIsOver(true)}
       onPointerLeave={() => pointerIsOver(false)}>
-      <h2 id="waits">Waits for you</h2>
+      <h2 id="waits" tabIndex={-1}>Waits for you</h2>
       {list.map((a) => (
         <One key={a.question.id} asked={a} />
       ))}
@@ -24,41 +25,75 @@ export function Questions() {
   );
 }
 
-function useArmed(since: number) {
-  const [armed, setArmed] = useState(0);
+// useArmed tells whether an element has been seen at its place for so long that what is done there is meant for it. Time
+// in which it was not on the screen, or the tab not in sight, does not count; nor that before it was last moved by
+// anything but scrolling. still looks at this very moment.
+function useArmed(since: number, element: RefObject<HTMLElement>) {
+  const [armed, setArmed] = useState(-1);
+  const top = useRef(0);
+  const where = () => (element.current?.getBoundingClientRect().top ?? 0) + scrollY;
+  const still = () => Math.abs(where() - top.current) < 1;
   useEffect(() => {
-    const timer = setTimeout(() => setArmed(since), Math.max(0, since + grace - performance.now()));
-    return () => clearTimeout(timer);
+    let from = 0;
+    let frame = 0;
+    const anew = () => {
+      top.current = where();
+      from = performance.now();
+      setArmed(-1);
+    };
+    const look = () => {
+      if (!still()) anew();
+      else if (performance.now() - from >= grace) setArmed(since);
+      frame = requestAnimationFrame(look);
+    };
+    anew();
+    look();
+    document.addEventListener("visibilitychange", anew);
+    return () => {
+      cancelAnimationFrame(frame);
+      document.removeEventListener("visibilitychange", anew);
+    };
   }, [since]);
-  return armed === since;
+  return { armed: armed === since, still };
+}
+
+// moveOn moves the focus from a question that was answered to the next one: nobody is thrown back to the page's beginning.
+function moveOn(from: HTMLElement | null) {
+  const at = document.activeElement;
+  if (at && at !== document.body && !from?.contains(at)) return;
+  const open = [...document.querySelectorAll<HTMLElement>("[data-question]:not(.ended)")].filter((e) => e !== from);
+  const next = open.find((e) => from && from.compareDocumentPosition(e) & Node.DOCUMENT_POSITION_FOLLOWING);
+  (next ?? open[0] ?? document.getElementById("waits"))?.focus({ preventScroll: true });
 }
 
 function One({ asked: a }: { asked: Asked }) {
   const q = a.question;
-  const armed = useArmed(a.since);
+  const element = useRef<HTMLElement>(null);
+  const { armed, still } = useArmed(a.since, element);
   const task = useTask();
   const left = Math.max(0, Math.ceil((Date.parse(q.until) - now.value) / 1000));
   const answer = (answer: string, span: string, content?: object) =>
-    void task.run(async () => {
+    void (still() && task.run(async () => {
       try {
         await json("POST", "v1/questions/" + segment(q.id), { answer, for: span, content });
+        moveOn(element.current);
         end(q.id, "answered: " + answer);
       } catch (e) {
         if (!(e instanceof Failure) || e.problem.status !== 404) throw e;
         end(q.id, "ended");
       }
-    });
+    }));
   const off = !armed || task.busy || !!a.ended;
   const fields = q.form?.fields ?? [];
   return (
-    <article class={"question" + (a.ended ? " ended" : "")} aria-label={"Question " + q.id} data-question={q.id}>
+    <article ref={element} tabIndex={-1} class={"question" + (a.ended ? " ended" : "")} aria-label={"Question " + q.id} data-question={q.id}>
       <pre class="question-text">{text.lines(q.text)}</pre>
       <p class="quiet">
         {a.ended ? `It is over (${a.ended}).` : `The answer is no in ${left} s.`}
         {isOperator() && q.principal !== me.value?.principal && ` Asked of ${text.name(q.principal)}.`}
       </p>
       {fields.length ? (
-        <Form fields={fields} off={off} answer={(c) => answer("yes", "once", c)} refuse={() => answer("no", "once")} />
+        <Form id={q.id} fields={fields} off={off} answer={(c) => answer("yes", "once", c)} refuse={() => answer("no", "once")} />
       ) : (
         <div class="row">
           <button class="primary" disabled={off} onClick={() => answer("yes", "once")}>
@@ -86,7 +121,7 @@ function One({ asked: a }: { asked: Asked }) {
 
 type Values = Record<string, string | boolean>;
 
-function Form(p: { fields: Field[]; off: boolean; answer: (content: object) => void; refuse: () => void }) {
+function Form(p: { id: string; fields: Field[]; off: boolean; answer: (content: object) => void; refuse: () => void }) {
   const [values, setValues] = useState<Values>(() =>
     Object.fromEntries(p.fields.map((f) => [f.name, f.type === "boolean" ? f.default === true : String(f.default ?? "")])),
   );
@@ -103,7 +138,7 @@ function Form(p: { fields: Field[]; off: boolean; answer: (content: object) => v
   return (
     <form onSubmit={submit}>
       {p.fields.map((f, i) => (
-        <Entry key={f.name} id={"field-" + i} field={f} value={values[f.name]}
+        <Entry key={f.name} id={p.id + "-" + i} field={f} value={values[f.name]}
           set={(v) => setValues({ ...values, [f.name]: v })} />
       ))}
       <div class="row">

@@ -27,7 +27,11 @@ export function forget() {
   route.value = parse();
 }
 
+// codeOf returns the code of a link with which a browser logs in.
+export const codeOf = () => /^#code=([a-z0-9]+)$/.exec(location.hash)?.[1];
+
 addEventListener("hashchange", () => {
+  if (codeOf()) location.reload(); // somebody has opened a link in this tab
   route.value = parse();
 });
 

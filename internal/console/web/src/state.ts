@@ -1,6 +1,7 @@
 // What the console knows: pushed by the live channel.
 import { batch, computed, signal } from "@preact/signals";
-import type { Me, Problem } from "./api";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { Failure, type Me, type Problem } from "./api";
 import { live } from "./live";
 import type { Event, Question, Server, Session } from "./types";
 
@@ -92,21 +93,50 @@ function follow<T>(list: { value: T[] | null }, field: string, id: (x: T) => str
   };
 }
 
-// collect returns what takes events one by one, and shows them once for each frame: the newest first.
+// collect returns what takes events one by one, and shows them once for each frame: the newest first. Those that come
+// for somebody who has left meanwhile are dropped.
 export function collect(into: { value: Event[] }, most: number) {
+  const who = me.peek();
   let pending: Event[] = [];
   let asked = 0;
   return (e: Event) => {
     pending.push(e);
+    if (pending.length > most) pending.shift();
     asked ||= setTimeout(() => {
       const fresh = pending.reverse();
       pending = [];
       asked = 0;
+      if (me.peek() !== who) return;
       const newest = into.value[0]?.id ?? 0;
       into.value = [...fresh.filter((x) => x.id > newest || newest === 0), ...into.value].slice(0, most);
     }, 50);
   };
 }
+
+// useEvents shows the newest events of a channel, and what is wrong with them.
+export function useEvents(args: Record<string, unknown>, most: number) {
+  const key = JSON.stringify(args);
+  const list = useMemo(() => signal<Event[]>([]), [key]);
+  const [failed, setFailed] = useState<Problem | undefined>();
+  const [missing, setMissing] = useState(false);
+  useEffect(() => {
+    setFailed(undefined);
+    setMissing(false);
+    const c = live.open("events", args, {
+      data: collect(list, most),
+      lost: () => setMissing(true),
+      closed: (error) => setFailed(error),
+    });
+    return () => c.close();
+  }, [key]);
+  const trouble = failed ? new Failure(failed) : missing ? someMissing : null;
+  return { events: list.value, trouble };
+}
+
+export const someMissing = "Some events are missing here: there were more than this page could take.";
+
+// missing tells whether events of all that happens are missing.
+export const missing = signal(false);
 
 // refused are what the server does not push, as the token may not see it, and why.
 export const refused = signal<string[]>([]);
@@ -133,7 +163,11 @@ export function start(who: Me) {
     data: follow(servers, "servers", (s: Server) => s.connectionId),
     closed: refuse("Servers", () => (servers.value ??= [])),
   });
-  live.open("events", { limit: 100 }, { data: collect(events, keepEvents), closed: refuse("Events") });
+  live.open("events", { limit: 100 }, {
+    data: collect(events, keepEvents),
+    lost: () => (missing.value = true),
+    closed: refuse("Events"),
+  });
 }
 
 export function stop(why: string) {
@@ -143,6 +177,9 @@ export function stop(why: string) {
     asked.value = [];
     sessions.value = servers.value = null;
     events.value = [];
+    announced.value = "";
+    refused.value = [];
+    missing.value = false;
     loggedOut.value = why;
   });
 }

@@ -108,7 +108,7 @@ function View(p: {
     const fit = new p.library.FitAddon();
     x.loadAddon(fit);
     x.open(place.current!);
-    fit.fit();
+    fit.fit(); // from now on the server says the size: that of the smallest of those who look
     let c: Channel;
     let id = p.terminal;
     let begun = false;
@@ -117,12 +117,17 @@ function View(p: {
         id = d.terminal_id;
         c.args = { ...c.args, terminal_id: id };
         x.reset();
-        c.resize(x.rows, x.cols);
+        const { rows, cols } = c.args as { rows: number; cols: number };
+        c.resize(rows, cols);
         place.current?.setAttribute("data-terminal", id);
         if (!begun) p.opened(id);
         begun = true;
       },
-      bytes: (b) => x.write(b, () => c.took("bytes", b.length)),
+      data: (d) => d.rows > 0 && d.cols > 0 && x.resize(d.cols, d.rows),
+      bytes: (b) => {
+        const n = c.number; // of which later bytes are none, when the connection breaks meanwhile
+        x.write(b, () => n === c.number && c.took("bytes", b.length));
+      },
       closed: (error, data) => {
         place.current?.removeAttribute("data-terminal");
         if (error) setFailed(new Failure({ ...error, status: 0, title: "" }));
@@ -133,9 +138,8 @@ function View(p: {
     x.onData((d) => c.send(utf8.encode(d)));
     x.onBinary((d) => c.send(Uint8Array.from(d, (ch) => ch.charCodeAt(0))));
     const watch = new ResizeObserver(() => {
-      const { rows, cols } = x;
-      fit.fit();
-      if (rows !== x.rows || cols !== x.cols) c.resize(x.rows, x.cols);
+      const d = fit.proposeDimensions();
+      if (d && d.rows > 0 && d.cols > 0 && (d.rows !== c.args.rows || d.cols !== c.args.cols)) c.resize(d.rows, d.cols);
     });
     watch.observe(place.current!);
     const dark = matchMedia("(prefers-color-scheme: dark)");

@@ -10,6 +10,12 @@ export const name = (text: string) => text.replace(hidden, escaped);
 // lines returns a text of several lines.
 export const lines = (text: string) => text.replace(hidden, (c) => (c === "\n" || c === "\t" ? c : escaped(c)));
 
+// plain reports whether a text is shown as it is.
+export const plain = (text: string) => lines(text) === text;
+
+// quoted returns a word of a shell's command.
+export const quoted = (word: string) => (/^[\w@%+=:,./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'");
+
 export function size(bytes: number) {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let i = 0;

@@ -1,7 +1,7 @@
 // Parts that all screens use. Texts are text nodes, always.
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Failure } from "./api";
 import * as text from "./text";
 
@@ -109,11 +109,12 @@ export function Command({ text: command, label }: { text: string; label?: string
   return (
     <div class="command">
       <pre tabIndex={0}>{text.lines(command)}</pre>
-      <Copy text={command} label={label ?? "Copy"} />
+      {text.plain(command) && <Copy text={command} label={label ?? "Copy"} />}
     </div>
   );
 }
 
+// Copy copies what stands beside it. What is not shown as it is must not be copied.
 export function Copy({ text: value, label }: { text: string; label: string }) {
   const [done, setDone] = useState("");
   const copy = async () => {
@@ -142,8 +143,8 @@ interface Asking {
 
 const confirming = signal<Asking | null>(null);
 
-// confirm asks in a dialog, and does it after a yes.
-export function confirm(a: Asking) {
+// confirm asks in a dialog, and does it after a yes. Null takes the question back.
+export function confirm(a: Asking | null) {
   confirming.value = a;
 }
 
@@ -176,22 +177,33 @@ export function Confirm() {
 // Dialog is modal. The browser gives the focus back to where it was.
 export function Dialog(p: { title: string; close: () => void; children: ComponentChildren; wide?: boolean }) {
   const ref = useRef<HTMLDialogElement>(null);
+  const shown = useRef(true);
+  const id = useId();
   useLayoutEffect(() => {
     ref.current?.showModal();
-    return () => ref.current?.close();
+    return () => {
+      shown.current = false;
+      ref.current?.close();
+    };
   }, []);
   return (
     <dialog
       ref={ref}
       class={p.wide ? "wide" : ""}
-      aria-labelledby="dialog-title"
+      aria-labelledby={id}
       onCancel={(e) => {
         e.preventDefault();
         p.close();
       }}
+      onClose={() => {
+        // The browser has closed it, as phones and a second Esc do: there may be something to ask before.
+        if (!shown.current) return;
+        ref.current?.showModal();
+        p.close();
+      }}
     >
       <header class="row">
-        <h2 id="dialog-title">{p.title}</h2>
+        <h2 id={id}>{p.title}</h2>
         <button type="button" class="plain" aria-label="Close" onClick={p.close}>
           ✕
         </button>
@@ -209,7 +221,7 @@ export function Heading({ children, title }: { title: string; children?: Compone
   }, [title]);
   return (
     <div class="heading">
-      <h1>{title}</h1>
+      <h1 tabIndex={-1}>{title}</h1>
       {children && <div class="row">{children}</div>}
     </div>
   );
