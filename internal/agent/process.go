@@ -49,6 +49,7 @@ type Process struct {
 	Written        uint64        // bytes of output
 	KilledBy       string        // the limit that it was killed for: memory, processes, disk or time; printable
 	Timeout        time.Duration // with which it was started; 0: none
+	Terminal       bool          // it has a terminal
 }
 
 // ListProcesses returns the processes that run, and the background processes that have ended
@@ -69,7 +70,7 @@ func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
 			ExitCode: int(p.ExitCode),
 			Started:  unixMillis(p.StartedUnixMillis), Ended: unixMillis(p.EndedUnixMillis),
 			Written: p.OutputBytes, KilledBy: knownLimit(p.KilledBy),
-			Timeout: duration(p.TimeoutMillis, time.Millisecond)}
+			Timeout: duration(p.TimeoutMillis, time.Millisecond), Terminal: p.Terminal != nil}
 	}
 	return all, nil
 }
@@ -88,7 +89,7 @@ type ProcessOutput struct {
 }
 
 // How large a terminal may be whose screen the server makes.
-const maxRows, maxColumns = 60, 250
+const maxRows, maxColumns = 100, 300
 
 // ReadProcess returns at most maxBytes of a process's output, from the offset cursor on. If there are none
 // yet, it waits for output or the end of the process, but not longer than wait.
@@ -115,11 +116,28 @@ func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, maxBy
 // WriteProcess writes to a process's input, and closes it afterwards when eof is set. It returns
 // how many bytes were written.
 func (c *Client) WriteProcess(ctx context.Context, id string, data []byte, eof bool) (written int, err error) {
-	m, err := timedCall(ctx, 0, c.rpc.WriteProcess, &agentv1.WriteProcessRequest{ProcessId: id, Data: data, Eof: eof})
+	return c.writeProcess(ctx, &agentv1.WriteProcessRequest{ProcessId: id, Data: data, Eof: eof})
+}
+
+// TypeKeys writes to a process's terminal what that of a person sends, byte for byte. It returns how many bytes were
+// written.
+func (c *Client) TypeKeys(ctx context.Context, id string, keys []byte) (written int, err error) {
+	return c.writeProcess(ctx, &agentv1.WriteProcessRequest{ProcessId: id, Data: keys, Keys: true})
+}
+
+// ResizeTerminal changes the size of a process's terminal.
+func (c *Client) ResizeTerminal(ctx context.Context, id string, to Size) error {
+	_, err := c.writeProcess(ctx, &agentv1.WriteProcessRequest{ProcessId: id,
+		Resize: &agentv1.Pty{Rows: uint32(to.Rows), Cols: uint32(to.Cols)}})
+	return err
+}
+
+func (c *Client) writeProcess(ctx context.Context, r *agentv1.WriteProcessRequest) (written int, err error) {
+	m, err := timedCall(ctx, 0, c.rpc.WriteProcess, r)
 	if err != nil {
 		return 0, err
 	}
-	if int64(m.Written) > int64(len(data)) {
+	if int64(m.Written) > int64(len(r.Data)) {
 		return 0, ErrProtocol
 	}
 	return int(m.Written), nil

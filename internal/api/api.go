@@ -12,10 +12,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sandlot/internal/api/live"
 	"sandlot/internal/api/metric"
 	"sandlot/internal/api/page"
 	"sandlot/internal/api/preview"
 	"sandlot/internal/auth"
+	"sandlot/internal/console"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
@@ -43,6 +45,8 @@ type Config struct {
 	PublicURL string
 	// Resource has the OIDC issuers whose tokens are accepted.
 	Resource Resource
+	// Logins has the log-ins of browsers; nil: there is no web console.
+	Logins *console.Logins
 	// Proxies are those whose X-Forwarded-… headers count.
 	Proxies Proxies
 	Origins OriginCheck
@@ -54,6 +58,7 @@ type Server struct {
 	Config
 	mux      *http.ServeMux
 	previews *preview.Server
+	live     *live.Server
 	document storedDocument
 	began    time.Time // when the server started
 	replies  *once.Replies[*storedAnswer]
@@ -75,11 +80,15 @@ func New(c Config) *Server {
 	s := &Server{Config: c, mux: http.NewServeMux(), replies: newReplies(c.TokenWatch), cursors: page.NewCursors(),
 		began: time.Now(),
 		previews: preview.New(preview.Config{Hub: c.Hub, Limits: c.Limits, CheckHost: c.Origins.checkHost,
-			IsToken: c.Authenticator.IsToken, Log: c.Log})}
+			IsToken: c.Authenticator.IsToken, Log: c.Log}),
+		live: &live.Server{Hub: c.Hub, EventQuery: eventQuery, Log: c.Log}}
 	s.mux.Handle("/", s.notFound("MCP is at /mcp, the API at /v1"))
 	s.mux.Handle("/v1/", s.identify(s.notFound("see docs/guide/api.md")))
 	s.mux.Handle("/mcp", s.mcp()) // the gateway names the operation of each MCP method
 	for _, route := range s.routes() {
+		if s.Logins == nil && ofConsole(route.pattern) {
+			continue
+		}
 		if retryable(route.pattern) {
 			route.handle = s.onlyOnce(route.handle)
 		}
@@ -169,7 +178,9 @@ func (s *Server) identify(next http.Handler) http.Handler {
 		p, onSocket := auth.FromContext(r.Context())
 		var err error
 		if !onSocket {
-			p, err = s.Authenticator.Authenticate(r.Context(), r.Header.Get("Authorization"))
+			var release func()
+			r, p, release, err = s.authenticate(w, r)
+			defer release()
 		}
 		if err == nil {
 			p, err = p.ActFor(r.Header.Values(auth.UserHeader))

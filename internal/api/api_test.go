@@ -18,6 +18,7 @@ import (
 
 	"sandlot/internal/api/metric"
 	"sandlot/internal/auth"
+	"sandlot/internal/console"
 	"sandlot/internal/egress"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
@@ -193,7 +194,7 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck, more ...func(*hub.Conf
 		change(&config)
 	}
 	h := hub.New(config)
-	e.Server = New(Config{Authenticator: door, Hub: h, Origins: g, Version: "v1.2.3", Log: log,
+	e.Server = New(Config{Authenticator: door, Logins: console.NewLogins(door, ""), Hub: h, Origins: g, Version: "v1.2.3", Log: log,
 		Gateway: gateway.New(gateway.Config{Hub: h, NewSession: func(auth.Principal) bool { return false },
 			Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
 		Metrics:      metric.New(book.Live, func() map[string]int { return nil }, nil),

@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/api/openapi"
 	"sandlot/internal/api/protocol"
+	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/hub"
 	"sandlot/internal/tool"
@@ -20,15 +21,17 @@ var pathParameters = map[string]openapi.Parameter{
 		Schema: openapi.Text("")},
 	"connections/id": {Description: "The connection's id or name.", Schema: openapi.Text("")},
 	"start/id":       {Description: "The id of the log-in, which is in its link.", Schema: openapi.Text("")},
+	"console/path":   {Description: "The name of a file; empty: the page.", Schema: openapi.Text("")},
 	"files/path": {Description: "An absolute path in the sandbox without its first slash, with slashes in it.",
 		Schema: openapi.Text("")},
-	"ports/port":     {Description: "The number of the port.", Schema: openapi.Between(1, 65535)},
-	"tools/name":     {Description: "The tool's name, as in MCP's `tools/list`.", Schema: openapi.Text("")},
-	"secrets/name":   {Description: "The secret's name.", Schema: openapi.Text("^[A-Za-z_][A-Za-z0-9_]{0,63}$")},
-	"questions/id":   {Description: "The id of the question, or of the stored answer.", Schema: openapi.Text("")},
-	"snapshots/name": {Description: "The snapshot's name.", Schema: openapi.Text("^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")},
-	"templates/name": {Description: "The template's name.", Schema: openapi.Text("")},
-	"install/client": {Description: "The MCP client's name, as in the list.", Schema: openapi.Text("")},
+	"terminals/terminal": {Description: "The terminal's id, as in the list.", Schema: openapi.Text("")},
+	"ports/port":         {Description: "The number of the port.", Schema: openapi.Between(1, 65535)},
+	"tools/name":         {Description: "The tool's name, as in MCP's `tools/list`.", Schema: openapi.Text("")},
+	"secrets/name":       {Description: "The secret's name.", Schema: openapi.Text("^[A-Za-z_][A-Za-z0-9_]{0,63}$")},
+	"questions/id":       {Description: "The id of the question, or of the stored answer.", Schema: openapi.Text("")},
+	"snapshots/name":     {Description: "The snapshot's name.", Schema: openapi.Text("^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")},
+	"templates/name":     {Description: "The template's name.", Schema: openapi.Text("")},
+	"install/client":     {Description: "The MCP client's name, as in the list.", Schema: openapi.Text("")},
 }
 
 // Lists of statuses of errors.
@@ -168,6 +171,14 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 				openapi.Query("template", "The template of a session that is created.", openapi.Text("")),
 				openapi.Query("flavor", "The flavor of a session that is created.", openapi.Text(""))),
 			Answers: upgraded(protocol.UpgradeExec, "The client sends the command.")},
+		"GET /v1/sessions/{id}/terminals": {Summary: "List the terminals of a session", ID: "process.list.terminals",
+			Errors: missing,
+			Text: "It does not wake the session: of one that sleeps, those are listed that this server has seen. `GET " +
+				"/v1/live` opens them.",
+			Answers: answers[hub.TerminalList]("The terminals, the oldest first.", nil)},
+		"DELETE /v1/sessions/{id}/terminals/{terminal}": {Summary: "End a terminal", ID: "process.stop.terminal",
+			Text:   "Its program gets SIGHUP and, two seconds later, SIGKILL. A session that sleeps wakes for it.",
+			Errors: inSession, Answers: noContent},
 		"POST /v1/sessions/{id}/ports/{port}": {Summary: "Connect to a port of a session", Errors: inSession,
 			Parameters: upgradeHeaders(protocol.UpgradeDial),
 			Answers:    upgraded(protocol.UpgradeDial, "Bytes go both ways, and each direction is closed separately.")},
@@ -220,6 +231,27 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 		"POST /v1/connections/{id}/read": {Summary: "Read a resource of a connection", Errors: remote,
 			Request: jsonBody[hub.ResourceRequest](map[string]any{"uri": "file:///notes.txt"}, "uri"),
 			Answers: answers[map[string]any]("The MCP result.", nil)},
+		"GET /console/{path...}": {Summary: "The web console", Errors: missing,
+			Text:    "For browsers. The page is at `/console/`; the setting `console.enabled` turns it off.",
+			Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The page, or a file that it loads.", openapi.HTML)}},
+		"POST /console/login": {Summary: "Log a browser in at the web console",
+			Text: "For the console's page, with the header `Sandlot-Console: 1`. The body has the code of a link, which " +
+				"counts once, or a token. The answer sets a cookie, which counts for requests of that page alone: with the " +
+				"answer's key as the value of that header or, of a WebSocket, with the subprotocols `sandlot.live` and " +
+				"`sandlot.key.KEY`. Log-ins whose cookies the request has end.",
+			Errors:  []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests},
+			Request: jsonBody[protocol.ConsoleLogin](protocol.ConsoleLogin{Code: "xkbd2wq7q3r5ydn4tq2v6hlgze"}),
+			Answers: answers[protocol.ConsoleKey]("The key of the log-in.", protocol.ConsoleKey{
+				Key: "m3x7c2q5v4k6t2n5b7d3h4r6ya"})},
+		"POST /console/logout": {Summary: "End the log-in of the browser that asks", Errors: badRequest, Answers: noContent},
+		"POST /v1/console/codes": {Summary: "Make a link with which a browser logs in at the web console",
+			Text: "As who asks. It counts once, and for a minute.",
+			Answers: answers[protocol.ConsoleLink]("The link.", protocol.ConsoleLink{
+				URL:     "http://console.localhost:8000/console/#code=xkbd2wq7q3r5ydn4tq2v6hlgze",
+				Expires: time.Date(2026, 11, 30, 9, 30, 0, 0, time.UTC)})},
+		"GET /v1/principal": {Summary: "Who you are to this server",
+			Answers: answers[protocol.Principal]("The principal of the request.", protocol.Principal{Principal: "user:ann",
+				Name: "ann", Roles: []auth.Role{}, Version: "v1.2.3"})},
 		"GET /v1/secrets": {Summary: "List your stored secrets, without their values", Parameters: pageParameters,
 			Errors:  badRequest,
 			Answers: answers[protocol.SecretList]("The secrets.", map[string]any{"secrets": []any{exampleSecret}})},
@@ -273,6 +305,13 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 				openapi.Query("follow", "`false`: end after the events that there are.", openapi.OneOf("true", "false")),
 				openapi.RequestHeader("Last-Event-ID", "Continue after this event.", openapi.Text(""))},
 			Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The events.", openapi.Events)}},
+		"GET /v1/live": {Summary: "The live channel: events, questions, sessions, servers and terminals, pushed",
+			ID: "client.connect.live", Errors: badRequest,
+			Text: "A WebSocket for each client, with numbered channels; docs/guide/api.md describes the messages. Each " +
+				"channel has the operation of the route that answers once.",
+			Parameters: upgradeHeaders("websocket"),
+			Answers: map[int]openapi.Answer{http.StatusSwitchingProtocols: {
+				Text: "The connection is a WebSocket from now on.", Headers: []string{"Upgrade: websocket"}}}},
 		"POST /v1/stdio": {Summary: "MCP's stdio transport over the connection", ID: "client.connect",
 			Errors: badRequest, Parameters: append(upgradeHeaders(protocol.UpgradeMCP), openapi.Query("tools",
 				"What the client is shown of third-party tools.", openapi.OneOf(toolview.Modes...)), openapi.Query("results",

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,7 @@ const heartbeat = 15 * time.Second
 // events sends events as server-sent events: those that have happened, and then, unless
 // follow=false, new ones.
 func (s *Server) events(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
-	q, err := eventQuery(r)
+	q, err := eventQuery(r.URL.Query(), r.Header.Get("Last-Event-ID"))
 	if err != nil {
 		return err
 	}
@@ -70,10 +71,9 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, p auth.Principal
 // maxEventLimit bounds the parameter limit.
 const maxEventLimit = 10000
 
-// eventQuery reads the query of a request for events.
-func eventQuery(r *http.Request) (e hub.EventQuery, err error) {
-	q := r.URL.Query()
-	e.Cursor, e.Session, e.Principal = r.Header.Get("Last-Event-ID"), q.Get("session"), q.Get("principal")
+// eventQuery reads the query of a request for events. The cursor is that of the last event that its client has.
+func eventQuery(q url.Values, cursor string) (e hub.EventQuery, err error) {
+	e.Cursor, e.Session, e.Principal = cursor, q.Get("session"), q.Get("principal")
 	for _, list := range q["kind"] {
 		for kind := range strings.SplitSeq(list, ",") {
 			k := event.Kind(kind)

@@ -102,6 +102,12 @@ func (s *Server) baseURL(r *http.Request) (string, bool) {
 	if s.PublicURL != "" {
 		return s.PublicURL, true
 	}
+	return requestURL(r)
+}
+
+// requestURL returns the scheme and the host to which a request was sent, by what a trusted proxy says. It returns false
+// when the request does not show them.
+func requestURL(r *http.Request) (string, bool) {
 	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && at.Network() == "unix" {
 		return "", false
 	}

@@ -105,7 +105,7 @@ func isLoopback(hostport string) bool {
 	if err != nil { // without a port
 		host = hostport
 	}
-	return auth.Loopback(host)
+	return auth.Loopback(host) || strings.EqualFold(host, consoleHost)
 }
 
 // allowed reports whether a page of that origin may send the request. The origin "null"

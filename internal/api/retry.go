@@ -32,11 +32,12 @@ const (
 	keyProblems = "; send the same request with the same key, and a new key with another request"
 )
 
-// retryable reports whether requests to a route may have an idempotency key: it is a POST, and no stream.
+// retryable reports whether requests to a route may have an idempotency key: it is a POST, no stream, and no log-in,
+// whose answers are kept nowhere.
 func retryable(pattern string) bool {
 	method, _ := openapi.SplitPattern(pattern)
 	_, stream := descriptions()[pattern].Answers[http.StatusSwitchingProtocols]
-	return method == http.MethodPost && !stream
+	return method == http.MethodPost && !stream && !ofConsole(pattern)
 }
 
 // describeRetries adds to the description of a route that requests may have an idempotency key.

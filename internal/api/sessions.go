@@ -76,3 +76,7 @@ type (
 		Session string `json:"session_id,omitempty" jsonschema:"An id, home, or new. Default: the one it was made of."`
 	}
 )
+
+func terminalID(_ http.ResponseWriter, r *http.Request) (hub.TerminalID, error) {
+	return hub.TerminalID{SessionID: hub.SessionID(r.PathValue("id")), Terminal: r.PathValue("terminal")}, nil
+}

@@ -215,3 +215,8 @@ func (s *Server) dial(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 	conn.Splice(c, stream)
 	return nil
 }
+
+// serveLive serves the live channel.
+func (s *Server) serveLive(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	return s.live.Serve(w, r, p)
+}

@@ -22,6 +22,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/certificate"
 	"sandlot/internal/config"
+	"sandlot/internal/console"
 	"sandlot/internal/egress"
 	"sandlot/internal/egress/bound"
 	"sandlot/internal/fault"
@@ -36,6 +37,7 @@ import (
 	"sandlot/internal/template"
 	"sandlot/internal/tool"
 	"sandlot/internal/toolview"
+	"sandlot/internal/tty"
 	"sandlot/internal/vault"
 	"sandlot/internal/volume"
 	"sandlot/internal/workspace"
@@ -308,12 +310,14 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 		return nil, err
 	}
 	m.closing.add(func() error { questions.Close(); return nil })
+	terminals := tty.New(tty.Config{Programs: tty.Of(a.sessions), Events: a.events, Log: a.log})
+	m.closing.add(func() error { terminals.Close(); return nil })
 	if err := m.sendTelemetry(a.telemetry, metrics); err != nil {
 		return nil, err
 	}
 	m.hub.Open(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
 		Ports: a.ports, Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
-		Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts, Quotas: a.quotas,
+		Terminals: terminals, Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts, Quotas: a.quotas,
 		Rules: &a.rules, Questions: questions, Log: a.log,
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
 		NetworkHold:     func() time.Duration { return a.active.Load().Network.Hold },
@@ -333,7 +337,11 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 func (m maker) openAPI(ac access, g *gateway.Gateway, runtimes runtimeList, metrics *metric.Metrics) *api.Server {
 	c := m.c.Server
 	listed, localPages := origins(c)
-	return api.New(api.Config{Authenticator: ac.authenticator, TokenWatch: ac.watch, Limits: ac.limits,
+	var logins *console.Logins
+	if c.Console {
+		logins = console.NewLogins(ac.authenticator, c.PortsDomain)
+	}
+	return api.New(api.Config{Authenticator: ac.authenticator, Logins: logins, TokenWatch: ac.watch, Limits: ac.limits,
 		Gateway: g, Hub: m.hub, Metrics: metrics, CheckRuntime: runtimes.check, Version: Version,
 		PublicURL: c.PublicURL, Log: m.log, Resource: resource(m.c), Proxies: c.TrustedProxies,
 		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Host), CORS: c.CORS,

@@ -150,7 +150,12 @@ func (d *Authenticator) Authenticate(ctx context.Context, header string) (Princi
 	if d.issuers != nil && isJWT(token) {
 		return d.authenticateJWT(ctx, token)
 	}
-	hash := secret.Hash(token)
+	return d.tokenPrincipal(ctx, secret.Hash(token))
+}
+
+// tokenPrincipal returns the principal of the token with a hash.
+func (d *Authenticator) tokenPrincipal(ctx context.Context, hash string) (Principal, error) {
+	refuse := func(why string) (Principal, error) { return Principal{}, fault.New(fault.Unauthorized, "%s", why) }
 	t, err := d.store.TokenByHash(ctx, hash)
 	if err != nil && !errors.Is(err, ErrNoToken) {
 		return Principal{}, err

@@ -121,7 +121,7 @@ or let the client start "sandlot stdio".`,
 		snapshotCommand(p.client, p.out), quotaCommand(p.get, p.out),
 		image.Command(p.images, p.out, p.err),
 		templateCommand(p.connectOperator, p.out),
-		p.install(), p.uninstall(), p.service(),
+		p.install(), p.uninstall(), p.service(), p.console(),
 		p.doctor(), p.settings(), p.token(), p.backup(), p.restore(),
 		p.upgrade(), p.version())
 	for _, c := range root.Commands() {

@@ -96,6 +96,7 @@ type Server struct {
 	Store          secret.Value // the URL of a PostgreSQL database; empty: SQLite in StateDir
 	PublicURL      string       // without a trailing slash; empty: http://Host:Port
 	TLS            TLS
+	Console        bool // the web console
 	TrustedProxies []netip.Prefix
 	OIDC           []OIDC // by issuer
 }

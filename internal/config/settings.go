@@ -185,6 +185,7 @@ func (c *Config) serverRows() []setting {
 		{"tls.email", "", nil, "the address that the ACME server gets, for warnings", text(&s.TLS.Email, nil)},
 		{"tls.acme_directory", "https://acme-v02.api.letsencrypt.org/directory", nil,
 			"the directory of the ACME server", text(&s.TLS.Directory, readURL)},
+		{"console.enabled", "true", nil, "serve the web console at /console/", boolean(&s.Console)},
 		{"trusted_proxies", "", nil,
 			"addresses and networks, such as 127.0.0.1 or 10.0.0.0/8, of the proxies whose X-Forwarded-For, -Proto " +
 				"and -Host count; separated by commas",

@@ -93,6 +93,9 @@ var ErrClosed = errors.New("the server stops")
 // Close ends all subscriptions' reads. It may be called more than once.
 func (s *Stream) Close() { s.close.Do(func() { close(s.closed) }) }
 
+// Closed returns a channel that is closed with the stream.
+func (s *Stream) Closed() <-chan struct{} { return s.closed }
+
 // reader is the part of a subscription that publishing wakes.
 type reader struct {
 	wakeup  chan struct{}

@@ -125,3 +125,34 @@ func TestTerminalEnds(t *testing.T) {
 	}
 	dead(t, number(t, []byte(out)))
 }
+
+// A person's terminal has any size, which can change, and what it sends arrives byte for byte.
+func TestTerminalOfAPerson(t *testing.T) {
+	r := newRig(t)
+	id := r.terminal(sh("trap 'stty size' WINCH; stty raw -echo; echo ready; dd bs=1 count=3 2>/dev/null | od -An -tx1; "+
+		"sleep 0.1"), "")
+	r.shows(id, "ready")
+	resize := func(id string, rows, cols uint32) error {
+		_, err := r.WriteProcess(t.Context(), &agentv1.WriteProcessRequest{ProcessId: id,
+			Resize: &agentv1.Pty{Rows: rows, Cols: cols}})
+		return err
+	}
+	if err := resize(id, 40, 100); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.WriteProcess(t.Context(), &agentv1.WriteProcessRequest{ProcessId: id, Data: []byte("a\n\r"),
+		Keys: true}); err != nil {
+		t.Fatal(err)
+	}
+	r.shows(id, " 61 0a 0d")
+	out, m := r.rest(id)
+	if !strings.Contains(out, "40 100") || m.Terminal.GetRows() != 40 || m.Terminal.GetCols() != 100 {
+		t.Errorf("%q, %v", out, m.Terminal)
+	}
+	list := r.List()
+	if p := list[len(list)-1]; p.GetTerminal().GetRows() != 40 {
+		t.Errorf("the list has %v", p)
+	}
+	id = r.start(&agentv1.StartProcessRequest{Command: sh("sleep 60"), StdinOpen: true})
+	guesttest.Refused(t, resize(id, 40, 100), connect.CodeFailedPrecondition, "no terminal")
+}

@@ -25,6 +25,7 @@ import (
 	"sandlot/internal/session"
 	"sandlot/internal/template"
 	"sandlot/internal/tool"
+	"sandlot/internal/tty"
 	"sandlot/internal/vault"
 )
 
@@ -51,6 +52,8 @@ type Config struct {
 	Vault    *vault.Vault
 	// SecretsChanged is called when a principal's secrets have changed; nil: nobody wants to know.
 	SecretsChanged func(owner string)
+	// Terminals has the terminals of sessions; nil: the server has none.
+	Terminals *tty.Registry
 	// Templates has the templates; nil: the server has none.
 	Templates *template.Set
 	// Restorer restores backups of the database.
@@ -136,7 +139,8 @@ type Request struct {
 }
 
 // Do asks policy whether a request is allowed, calls handle to carry it out, and publishes
-// the outcome as an event. If policy refuses, it returns the refusal.
+// the outcome as an event. If policy refuses, it returns the refusal. A read that faces repeat is an event only if it
+// fails: those that succeed would push all else out of the stored events.
 func Do[T any](ctx context.Context, h *Hub, r Request, handle func(context.Context) (T, error)) (answer T, err error) {
 	a, err := h.authorize(ctx, r)
 	if err != nil {
@@ -144,7 +148,7 @@ func Do[T any](ctx context.Context, h *Hub, r Request, handle func(context.Conte
 	}
 	defer a.Close()
 	answer, err = handle(ctx)
-	a.outcome = outcomeOf(err)
+	a.outcome, a.silent = outcomeOf(err), r.Operation.Polled()
 	if s, ok := any(answer).(sessionAnswer); ok {
 		a.session = s.session()
 	}
@@ -190,11 +194,12 @@ func EdgeOp[In, Out any](name policy.Operation, answer func(In) (Out, error)) Op
 }
 
 // toolOp returns the operation that one of Sandlot's own tools carries out. It is a call of the tool as any client makes
-// it, with the same event, quota, rules and checks. The output is the structured result.
+// it, with the same event, quota, rules and checks, but that a read that faces repeat is no event, as with Do. The output
+// is the structured result.
 func toolOp(name string) Op[tool.Call, any] {
 	return Op[tool.Call, any]{func(h *Hub, ctx context.Context, p auth.Principal, c tool.Call) (any, error) {
-		c.Name = name
-		r, err := h.callFor(ctx, p, c)
+		c.Name, c.Principal = name, p
+		r, err := h.call(ctx, c, true)
 		if err != nil {
 			return nil, err
 		}
@@ -225,6 +230,7 @@ type ActiveRequest struct {
 	start    time.Time
 	session  string // for the event; empty: the request's resource, if it is a session
 	outcome  string
+	silent   bool // its success is no event
 	origin   event.Origin
 	// received and sent are the sizes for the event, in bytes.
 	received, sent atomic.Int64
@@ -319,7 +325,7 @@ func (a *ActiveRequest) Close() error {
 // the link of a log-in, have no events: no principal could read them.
 func (a *ActiveRequest) publish(outcome string, duration time.Duration) {
 	r := &a.request
-	if a.hub.Events == nil || r.Principal.ID == "" {
+	if a.hub.Events == nil || r.Principal.ID == "" || a.silent && outcome == event.OK {
 		return
 	}
 	session := a.session

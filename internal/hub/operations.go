@@ -5,19 +5,25 @@ import (
 	"sandlot/internal/tool"
 )
 
+// The tools whose lists are pushed, too.
+const (
+	sessionsTool = "get_sessions"
+	serversTool  = "list_external_mcp"
+)
+
 // The operations with typed inputs and outputs. Requests for third-party servers are
 // Hub.Proxy. Operations that last, such as a shell, begin with a method of Hub that
 // returns an ActiveRequest, or a type that embeds it.
 var (
 	CallTool = Op[tool.Call, *tool.Result]{(*Hub).callFor}
 
-	ListSessions    = toolOp("get_sessions")
+	ListSessions    = toolOp(sessionsTool)
 	ForkSession     = toolOp("fork_session")
 	CreateSnapshot  = toolOp("snapshot_session")
 	ListSnapshots   = toolOp("list_snapshots")
 	RestoreSnapshot = toolOp("restore_snapshot")
 	RemoveSnapshot  = toolOp("remove_snapshot")
-	ListServers     = toolOp("list_external_mcp")
+	ListServers     = toolOp(serversTool)
 
 	CreateSession   = newOp(policy.SessionCreate, (*Hub).createSession)
 	StopSession     = newOp(policy.SessionStop, (*Hub).stopSession)
@@ -25,6 +31,9 @@ var (
 	ResumeSession   = newOp(policy.SessionResume, (*Hub).resumeSession)
 	ChangeSession   = newOp(policy.SessionChange, (*Hub).changeSession)
 	StopAllSessions = newOp(policy.SessionStopAll, (*Hub).stopAllSessions)
+
+	ListTerminals = newOp(policy.ProcessList, (*Hub).listTerminals)
+	EndTerminal   = newOp(policy.ProcessStop, (*Hub).endTerminal)
 
 	RemoveFile = newOp(policy.FileRemove, (*Hub).removeFile)
 

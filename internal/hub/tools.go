@@ -61,6 +61,11 @@ func (h *Hub) callFor(ctx context.Context, p auth.Principal, c tool.Call) (*tool
 
 // Call calls a tool by the name that clients use.
 func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
+	return h.call(ctx, c, false)
+}
+
+// call is Call. A face reads what it repeats without an event.
+func (h *Hub) call(ctx context.Context, c tool.Call, face bool) (*tool.Result, error) {
 	c, f, _, ok := h.resolve(ctx, c)
 	if !ok {
 		return nil, h.toolNotFound(ctx, c.Principal, c.Name)
@@ -81,7 +86,7 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	if err = invalid; err == nil {
 		res, err = a.callWithinQuota(ctx, f, c)
 	}
-	a.outcome = outcomeOf(err)
+	a.outcome, a.silent = outcomeOf(err), face && r.Operation.Polled()
 	a.received.Store(int64(len(c.Args)))
 	if err == nil {
 		a.session = res.Session

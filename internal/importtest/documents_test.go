@@ -88,6 +88,7 @@ func spans(text string) []string {
 var examples = []string{
 	"a_x", "x_y", // servers' tools
 	"count_words",
+	"console.log", // JavaScript's
 	"deploy/config",
 	"internal/builtin/count.go",
 	"internal/runtime/mine",

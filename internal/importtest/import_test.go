@@ -27,7 +27,8 @@ var only = map[string][]string{
 	"sandlot/internal/clientconfig": {"sandlot/internal/api", "sandlot/internal/cli", "sandlot/internal/config"},
 	"sandlot/internal/autostart":    {"sandlot/internal/cli"},
 	// Text for people is made where results are.
-	"sandlot/internal/terminal": {"sandlot/internal/builtin", "sandlot/internal/cli"},
+	"sandlot/internal/terminal": {"sandlot/internal/builtin", "sandlot/internal/cli", "sandlot/internal/tty"},
+	"sandlot/internal/tty":      {"sandlot/internal/app", "sandlot/internal/hub"},
 	// The operator's own texts alone are expanded, and their commands run.
 	"sandlot/internal/expand": {"sandlot/internal/config", "sandlot/internal/clientconfig"},
 	// What hostile code has written is walked through in one place.
@@ -52,6 +53,7 @@ var only = map[string][]string{
 	"sandlot/internal/servers/process": {"sandlot/internal/servers"},
 	"sandlot/internal/servers/install": {"sandlot/internal/servers", "sandlot/internal/builtin"},
 	"sandlot/internal/mcpclient":       {"sandlot/internal/servers", "sandlot/test/conformance"},
+	"github.com/coder/websocket":       {"sandlot/internal/api", "sandlot/test"},
 	"github.com/google/jsonschema-go": {"sandlot/internal/tool", "sandlot/internal/api/openapi",
 		"sandlot/internal/revision/schematest"},
 	"gvisor.dev/gvisor":             {"sandlot/cmd/sandlot-runsc"},

@@ -75,6 +75,13 @@ const (
 	LoginBegin  Operation = "login.begin"  // open the link of a log-in, and continue to the authorization server
 	LoginFinish Operation = "login.finish" // the OAuth redirect
 
+	ConsoleRead   Operation = "console.read"   // the files of the web console
+	ConsoleLink   Operation = "console.link"   // a one-time link, with which a browser logs in
+	ConsoleLogin  Operation = "console.login"  // log a browser in, with such a link or a token
+	ConsoleLogout Operation = "console.logout" // end the log-in of a browser
+
+	PrincipalRead Operation = "principal.read" // who asks, and with which roles
+
 	SecretList   Operation = "secret.list"
 	SecretSet    Operation = "secret.set"
 	SecretRemove Operation = "secret.remove"
@@ -140,7 +147,9 @@ var table = map[Operation]rule{
 	MCPConnect: changes, MCPInstall: changes, MCPList: reads, MCPInspect: reads, MCPApprove: changes,
 	MCPRestart: changes, MCPDisconnect: changes, MCPLogs: reads, MCPCall: changes,
 	LoginBegin: {anyone: true, changes: true}, LoginFinish: {anyone: true, changes: true},
-	SecretList: reads, SecretSet: changes, SecretRemove: changes, SecretUse: reads,
+	ConsoleRead: {anyone: true}, ConsoleLink: changes, ConsoleLogin: changes, ConsoleLogout: changes,
+	PrincipalRead: reads,
+	SecretList:    reads, SecretSet: changes, SecretRemove: changes, SecretUse: reads,
 	NetworkRead:    {operatorsMayForOthers: true},
 	NetworkReadAll: {role: auth.Operator, deniedAct: "see what holds for the network of all users"},
 	NetworkChange: {role: auth.Operator, deniedAct: "change what a session may reach", changes: true,
@@ -185,13 +194,26 @@ func (o Operation) Known() bool {
 // third-party servers may.
 func (o Operation) Changes() bool { return table[o].changes }
 
+// polled are the reads of what the server itself knows: faces for people, and monitoring, repeat them for as long as they
+// are open.
+var polled = map[Operation]bool{
+	SessionList: true, SnapshotList: true, VolumeList: true, ProcessList: true, MCPList: true, MCPInspect: true,
+	SecretList: true, NetworkRead: true, NetworkReadAll: true, QuotaRead: true, QuestionList: true, TemplateList: true,
+	DatabaseRead: true, MetricsRead: true, EventRead: true, PrincipalRead: true,
+}
+
+// Polled reports whether faces repeat the operation. It changes nothing, and says nothing that a sandbox or a third-party
+// server would have to be asked for.
+func (o Operation) Polled() bool { return polled[o] }
+
 // unasked are the operations about which nobody is asked: those without which no client works,
 // and those that no principal requests.
 var unasked = map[Operation]bool{
 	ClientConnect: true, ClientSetLevel: true, ClientGuide: true, ToolList: true, ToolFind: true, PromptList: true,
 	ResourceList: true, ResourceSubscribe: true, CompletionComplete: true, PortVisit: true, LoginBegin: true,
 	LoginFinish: true, QuestionList: true, QuestionAnswer: true, QuestionForget: true, EventRead: true,
-	MetricsRead: true, HealthRead: true,
+	MetricsRead: true, HealthRead: true, ConsoleRead: true, ConsoleLink: true, ConsoleLogin: true, ConsoleLogout: true,
+	PrincipalRead: true,
 }
 
 // ofNobody reports whether the operation has no principal, ever.

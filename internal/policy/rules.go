@@ -268,4 +268,3 @@ func (c *Current) Load() *Rules {
 	}
 	return c.rules.Load()
 }
-

@@ -108,7 +108,11 @@ func TestAnswerEndedForm(t *testing.T) {
 			t.Fatal(err)
 		}
 		declined := make(chan bool, 1)
-		go func() { declined <- s.end(o, false, No) }()
+		go func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			declined <- s.endLocked(o, Answered, false, No)
+		}()
 		accepted, err := s.AnswerForm(o.ID, map[string]json.RawMessage{})
 		if err != nil || accepted == <-declined || (s.Content(o) != nil) != accepted {
 			t.Fatalf("accepted is %v, and the content %s; %v", accepted, s.Content(o), err)

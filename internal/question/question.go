@@ -99,6 +99,8 @@ type Questions struct {
 	sessions map[sessionSubject]bool
 	order    []sessionSubject             // of sessions, the oldest first
 	once     map[sessionSubject]time.Time // answers yes for which no call waited, and until when they count
+	watches  map[*Watch]bool
+	closed   bool
 }
 
 type sessionSubject struct {
@@ -109,7 +111,8 @@ type sessionSubject struct {
 // New returns the questions, with the answers of the store.
 func New(ctx context.Context, store Store) (*Questions, error) {
 	s := &Questions{store: store, open: map[sessionSubject]*Open{}, always: map[Subject]Answer{},
-		sessions: map[sessionSubject]bool{}, once: map[sessionSubject]time.Time{}}
+		sessions: map[sessionSubject]bool{}, once: map[sessionSubject]time.Time{},
+		watches: map[*Watch]bool{}}
 	list, err := store.Answers(ctx)
 	for _, a := range list {
 		s.always[a.Subject] = a
@@ -153,6 +156,7 @@ func (s *Questions) AllowedBelow(about Subject, session string) bool {
 type Open struct {
 	Question
 	waiting int  // calls
+	claimed bool // an answer to it is being stored: no other one counts, and that one ends it
 	stays   bool // it was put by nobody who waits: it is open without calls, too
 	timer   *time.Timer
 	done    chan struct{} // closed when allowed is set
@@ -195,18 +199,48 @@ func (s *Questions) Ask(q Question, timeout time.Duration, waits bool) (*Open, e
 		o.waiting = 1
 	}
 	s.open[q.key()] = o
-	o.timer = time.AfterFunc(timeout, func() { s.end(o, false, "nobody answered in time") })
+	o.timer = time.AfterFunc(timeout, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !o.claimed {
+			s.expire(o)
+		}
+	})
+	s.announce(q.Principal, Change{Asked: &q})
 	return o, nil
 }
 
-// end ends an open question. It returns false if it had ended before.
-func (s *Questions) end(o *Open, allowed bool, reason string) bool {
+func (s *Questions) expire(o *Open) { s.endLocked(o, Expired, false, "nobody answered in time") }
+
+// claim returns an open question of which no answer is being stored, and makes the caller the only one to answer it, until
+// it ends or release is called. It returns nil if there is none.
+func (s *Questions) claim(id string) *Open {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.endLocked(o, allowed, reason)
+	for _, o := range s.open {
+		if o.ID == id && !o.claimed {
+			o.claimed = true
+			return o
+		}
+	}
+	return nil
 }
 
-func (s *Questions) endLocked(o *Open, allowed bool, reason string) bool {
+// release undoes claim.
+func (s *Questions) release(o *Open) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.claimed = false
+	switch {
+	case !time.Now().Before(o.Until):
+		s.expire(o)
+	case o.waiting == 0 && !o.stays:
+		s.endLocked(o, Withdrawn, false, "the call was given up")
+	}
+}
+
+// endLocked ends an open question. It returns false if it had ended before. The caller holds mu.
+func (s *Questions) endLocked(o *Open, how How, allowed bool, reason string) bool {
 	if s.open[o.key()] != o {
 		return false
 	}
@@ -214,7 +248,20 @@ func (s *Questions) endLocked(o *Open, allowed bool, reason string) bool {
 	o.timer.Stop()
 	o.allowed, o.reason = allowed, reason
 	close(o.done)
+	c := Change{ID: o.ID, How: how}
+	if how == Answered {
+		c.Answer = answerText(allowed)
+	}
+	s.announce(o.Principal, c)
 	return true
+}
+
+// answerText is an answer as people give it.
+func answerText(allowed bool) string {
+	if allowed {
+		return "yes"
+	}
+	return "no"
 }
 
 // Wait waits for the answer, and returns why it is no, or an empty text. When ctx ends, and no
@@ -224,8 +271,8 @@ func (s *Questions) Wait(ctx context.Context, o *Open) (reason string, err error
 	case <-o.done:
 	case <-ctx.Done():
 		s.mu.Lock()
-		if o.waiting--; o.waiting == 0 && !o.stays {
-			s.endLocked(o, false, "the call was given up")
+		if o.waiting--; o.waiting == 0 && !o.stays && !o.claimed {
+			s.endLocked(o, Withdrawn, false, "the call was given up")
 		}
 		s.mu.Unlock()
 		return "", fault.From(ctx.Err())
@@ -302,7 +349,11 @@ func (s *Questions) Answer(ctx context.Context, id string, allowed bool, span Sp
 	if span == Session && o.Session == "" {
 		return false, fault.Argument("for", "the question is in no session: answer it with once or always")
 	}
+	if o = s.claim(id); o == nil { // another face was quicker: what it said counts, and is stored
+		return false, nil
+	}
 	if err := s.Remember(ctx, o.Question, allowed, span, by); err != nil {
+		s.release(o)
 		return false, err
 	}
 	reason := ""
@@ -319,7 +370,7 @@ func (s *Questions) Answer(ctx context.Context, id string, allowed bool, span Sp
 			}
 		}
 	}
-	return s.endLocked(o, allowed, reason), nil
+	return s.endLocked(o, Answered, allowed, reason), nil
 }
 
 // AnswerForm answers an open question with the content of its form. It returns false if there is none with that id, any
@@ -342,7 +393,7 @@ func (s *Questions) AnswerForm(id string, values map[string]json.RawMessage) (bo
 		return false, nil
 	}
 	o.content = content
-	return s.endLocked(o, true, ""), nil
+	return s.endLocked(o, Answered, true, ""), nil
 }
 
 // Content returns what a form was filled in with; nil: it was not.
@@ -389,6 +440,10 @@ func (s *Questions) answer(id string) (a Answer, found bool) {
 func (s *Questions) List(of func(id string) bool) []Question {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.listLocked(of)
+}
+
+func (s *Questions) listLocked(of func(id string) bool) []Question {
 	list := []Question{}
 	for _, o := range s.open {
 		if of == nil || of(o.Principal) {
@@ -441,7 +496,11 @@ func (s *Questions) Forget(ctx context.Context, id string) error {
 func (s *Questions) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.closed = true
 	for _, o := range s.open {
-		s.endLocked(o, false, "the server stops")
+		s.endLocked(o, Withdrawn, false, "the server stops")
+	}
+	for w := range s.watches {
+		w.signal()
 	}
 }

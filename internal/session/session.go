@@ -76,6 +76,7 @@ type current struct {
 	rec          Record
 	state.Status              // which on changes
 	booted       *pool.Booted // nil, but while the state is state.Live
+	life         uint64       // counts when its programs were replaced by none, or by others
 	notices      notices
 	// awakeUntil: until then it is not put to sleep again, as that failed, and something runs that would end.
 	awakeUntil time.Time

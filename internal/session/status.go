@@ -15,6 +15,9 @@ import (
 func (s *Session) on(e state.Event) bool {
 	was := s.cur.State
 	next, due, err := state.Next(s.cur.Status, e)
+	if e.EndsPrograms() {
+		s.cur.life++
+	}
 	if s.cur.Status = next; next.State != state.Live {
 		s.cur.booted = nil
 	}

@@ -44,6 +44,7 @@ func (t Display) Show(output string) View {
 type cell struct {
 	r     rune   // wideTail: the second half of the character before
 	marks string // characters that combine with it
+	style style
 }
 
 const (
@@ -57,6 +58,7 @@ var blankCell = cell{r: ' '}
 type gridRow struct {
 	cells []cell // as far as something was written
 	seen  bool   // it has not changed since somebody has seen it
+	back  colour // of what is behind cells
 }
 
 func (g gridRow) text() string {
@@ -73,7 +75,7 @@ func (g gridRow) text() string {
 // pad fills the row with spaces up to a column.
 func (g *gridRow) pad(to int) {
 	for len(g.cells) < to {
-		g.cells = append(g.cells, blankCell)
+		g.cells = append(g.cells, blankOn(g.back))
 	}
 }
 
@@ -108,7 +110,16 @@ type display struct {
 	leftOut   int
 	spare     []gridRow
 	budget    int // how many characters sequences may still repeat
+
+	// The following are of an Emulator. Without kept, there are no styles, and they stay zero.
+	pen    style
+	pens   [2]style     // that programs saved with the cursor
+	kept   map[int]bool // private modes that concern the viewer
+	keypad bool         // it sends other codes
 }
+
+// empty returns a row without text.
+func (d *display) empty(old []cell) gridRow { return gridRow{cells: old[:0], back: d.pen.back} }
 
 func (d *display) feed(s string) {
 	for i := 0; i < len(s); {
@@ -181,9 +192,9 @@ func (d *display) put(r rune) {
 	g := d.current()
 	g.pad(d.col + n)
 	g.part(d.col, d.col+n)
-	g.cells[d.col] = cell{r: r}
+	g.cells[d.col] = cell{r: r, style: d.pen}
 	if n == 2 {
-		g.cells[d.col+1] = cell{r: wideTail}
+		g.cells[d.col+1] = cell{r: wideTail, style: d.pen}
 	}
 	d.col, d.last = d.col+n, r
 }
@@ -277,7 +288,7 @@ func (d *display) scrollUp(from, n int, keep bool) {
 		if keep && from == 0 && !d.alternate && d.news && !g.seen {
 			d.keep(g)
 		}
-		d.lines[d.bottom-n+1+i] = gridRow{cells: g.cells[:0]}
+		d.lines[d.bottom-n+1+i] = d.empty(g.cells)
 	}
 }
 
@@ -290,7 +301,7 @@ func (d *display) scrollDown(from, n int) {
 	d.spare = append(d.spare[:0], d.lines[d.bottom-n+1:d.bottom+1]...)
 	copy(d.lines[from+n:d.bottom+1], d.lines[from:])
 	for i, g := range d.spare {
-		d.lines[from+i] = gridRow{cells: g.cells[:0]}
+		d.lines[from+i] = d.empty(g.cells)
 	}
 }
 
@@ -339,6 +350,8 @@ func (d *display) escape(s string) int {
 		d.reverseLineFeed()
 	case c == 'c':
 		d.reset()
+	case c == '=' || c == '>':
+		d.keypad = d.kept != nil && c == '='
 	case c >= 0x20 && c < 0x30:
 		n := intermediateLength(s)
 		if (c == '(' || c == ')') && n == 3 {
@@ -356,7 +369,7 @@ func (d *display) save() {
 	if d.alternate {
 		which = 1
 	}
-	d.saved[which] = position{d.row, d.at()}
+	d.saved[which], d.pens[which] = position{d.row, d.at()}, d.pen
 }
 
 func (d *display) restore() {
@@ -364,11 +377,16 @@ func (d *display) restore() {
 	if d.alternate {
 		which = 1
 	}
-	d.position = d.saved[which]
+	d.position, d.pen = d.saved[which], d.pens[which]
+	if d.origin {
+		d.row = min(max(d.row, d.top), d.bottom)
+	}
 }
 
 // reset makes the terminal what it was at its start.
 func (d *display) reset() {
+	d.pen, d.pens = style{}, [2]style{}
+	clear(d.kept)
 	d.show(false)
 	d.clear(0, d.Rows)
 	d.position, d.saved = position{}, [2]position{}
@@ -378,6 +396,9 @@ func (d *display) reset() {
 func (d *display) resetModes() {
 	d.top, d.bottom, d.origin, d.noWrap, d.insert = 0, d.Rows-1, false, false, false
 	d.graphics, d.shifted = [2]bool{}, 0
+	d.pen, d.keypad = style{}, false
+	delete(d.kept, modeHidden)
+	delete(d.kept, modeCursorKeys)
 }
 
 // show shows the alternate screen, which is empty then, or the main one.
@@ -395,7 +416,7 @@ func (d *display) show(alternate bool) {
 // clear clears the rows from one up to another.
 func (d *display) clear(from, to int) {
 	for i := from; i < to; i++ {
-		d.lines[i] = gridRow{cells: d.lines[i].cells[:0]}
+		d.lines[i] = d.empty(d.lines[i].cells)
 	}
 }
 
@@ -404,6 +425,10 @@ func (d *display) csi(s string) int {
 	q, n, ok := readCSI(s)
 	switch {
 	case !ok:
+	case q.mark == 0 && q.final == 'm':
+		if d.kept != nil {
+			d.pen.set(s[:n-1])
+		}
 	case q.mark == 0:
 		d.run(q.final, q.numbers[0], q.numbers[1])
 	case q.mark == '?' && (q.final == 'h' || q.final == 'l'):
@@ -441,6 +466,8 @@ func (d *display) mode(n int, on bool) {
 		if !on && was {
 			d.restore()
 		}
+	default:
+		d.keepMode(n, on)
 	}
 }
 
@@ -571,24 +598,30 @@ func (d *display) eraseLine(how int) {
 		if d.at() < len(g.cells) {
 			g.part(d.at(), len(g.cells))
 			g.cells = g.cells[:d.at()]
+		} else if g.back != d.pen.back {
+			g.pad(d.at())
 		}
+		g.back = d.pen.back
 	case 1:
 		d.blank(0, d.at()+1)
 	case 2:
-		g.cells = g.cells[:0]
+		g.cells, g.back = g.cells[:0], d.pen.back
 	}
 }
 
 // blank overwrites the cells of the cursor's row from one column up to another with spaces.
 func (d *display) blank(from, to int) {
 	g := d.current()
+	if to = min(to, d.Columns); g.back != d.pen.back {
+		g.pad(to)
+	}
 	to = min(to, len(g.cells))
 	if from >= to {
 		return
 	}
 	g.part(from, to)
 	for i := from; i < to; i++ {
-		g.cells[i] = blankCell
+		g.cells[i] = blankOn(d.pen.back)
 	}
 }
 
@@ -603,7 +636,7 @@ func (d *display) insertCells(n int) {
 	g.pad(min(len(g.cells)+n, d.Columns))
 	copy(g.cells[from+n:], g.cells[from:])
 	for i := from; i < from+n; i++ {
-		g.cells[i] = blankCell
+		g.cells[i] = blankOn(d.pen.back)
 	}
 	if end := len(g.cells); end == d.Columns && g.cells[end-1].r != wideTail && columns(g.cells[end-1].r) == 2 {
 		g.cells[end-1] = blankCell // its second half is gone

@@ -2076,6 +2076,7 @@ type Process struct {
 	// busy: an interpreter that runs code now.
 	Busy          bool   `protobuf:"varint,11,opt,name=busy,proto3" json:"busy,omitempty"`
 	TimeoutMillis uint64 `protobuf:"varint,12,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"` // with which it was started
+	Terminal      *Pty   `protobuf:"bytes,13,opt,name=terminal,proto3" json:"terminal,omitempty"`                                 // as in ReadProcessResponse
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2192,6 +2193,13 @@ func (x *Process) GetTimeoutMillis() uint64 {
 		return x.TimeoutMillis
 	}
 	return 0
+}
+
+func (x *Process) GetTerminal() *Pty {
+	if x != nil {
+		return x.Terminal
+	}
+	return nil
 }
 
 type ListProcessesRequest struct {
@@ -2353,7 +2361,7 @@ type ReadProcessResponse struct {
 	KilledBy      string                 `protobuf:"bytes,6,opt,name=killed_by,json=killedBy,proto3" json:"killed_by,omitempty"`
 	Left          uint64                 `protobuf:"varint,7,opt,name=left,proto3" json:"left,omitempty"`                                        // bytes after the new cursor that were written already
 	TimeoutMillis uint64                 `protobuf:"varint,8,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"` // with which it was started
-	Terminal      *Pty                   `protobuf:"bytes,9,opt,name=terminal,proto3" json:"terminal,omitempty"`                                 // its terminal, if it was started with one
+	Terminal      *Pty                   `protobuf:"bytes,9,opt,name=terminal,proto3" json:"terminal,omitempty"`                                 // its terminal as it is now, if it was started with one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2452,10 +2460,13 @@ func (x *ReadProcessResponse) GetTerminal() *Pty {
 }
 
 type WriteProcessRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ProcessId     string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
-	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"` // for a terminal: what is typed, with newlines for the key Enter
-	Eof           bool                   `protobuf:"varint,3,opt,name=eof,proto3" json:"eof,omitempty"`  // for a terminal: Ctrl-D is typed afterwards
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ProcessId string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	Data      []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"` // for a terminal: what is typed, with newlines for the key Enter
+	Eof       bool                   `protobuf:"varint,3,opt,name=eof,proto3" json:"eof,omitempty"`  // for a terminal: Ctrl-D is typed afterwards
+	// resize: the terminal gets that size first. keys: data is what a terminal of a person sends, byte for byte.
+	Resize        *Pty `protobuf:"bytes,4,opt,name=resize,proto3" json:"resize,omitempty"`
+	Keys          bool `protobuf:"varint,5,opt,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2507,6 +2518,20 @@ func (x *WriteProcessRequest) GetData() []byte {
 func (x *WriteProcessRequest) GetEof() bool {
 	if x != nil {
 		return x.Eof
+	}
+	return false
+}
+
+func (x *WriteProcessRequest) GetResize() *Pty {
+	if x != nil {
+		return x.Resize
+	}
+	return nil
+}
+
+func (x *WriteProcessRequest) GetKeys() bool {
+	if x != nil {
+		return x.Keys
 	}
 	return false
 }
@@ -4642,7 +4667,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x0etimeout_millis\x18\x04 \x01(\x04R\rtimeoutMillis\"5\n" +
 	"\x14StartProcessResponse\x12\x1d\n" +
 	"\n" +
-	"process_id\x18\x01 \x01(\tR\tprocessId\"\xf0\x02\n" +
+	"process_id\x18\x01 \x01(\tR\tprocessId\"\xa3\x03\n" +
 	"\aProcess\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -4657,7 +4682,8 @@ const file_agent_proto_rawDesc = "" +
 	"\tkilled_by\x18\n" +
 	" \x01(\tR\bkilledBy\x12\x12\n" +
 	"\x04busy\x18\v \x01(\bR\x04busy\x12%\n" +
-	"\x0etimeout_millis\x18\f \x01(\x04R\rtimeoutMillis\"\x16\n" +
+	"\x0etimeout_millis\x18\f \x01(\x04R\rtimeoutMillis\x121\n" +
+	"\bterminal\x18\r \x01(\v2\x15.sandlot.agent.v1.PtyR\bterminal\"\x16\n" +
 	"\x14ListProcessesRequest\"P\n" +
 	"\x15ListProcessesResponse\x127\n" +
 	"\tprocesses\x18\x01 \x03(\v2\x19.sandlot.agent.v1.ProcessR\tprocesses\"\x89\x01\n" +
@@ -4677,12 +4703,14 @@ const file_agent_proto_rawDesc = "" +
 	"\tkilled_by\x18\x06 \x01(\tR\bkilledBy\x12\x12\n" +
 	"\x04left\x18\a \x01(\x04R\x04left\x12%\n" +
 	"\x0etimeout_millis\x18\b \x01(\x04R\rtimeoutMillis\x121\n" +
-	"\bterminal\x18\t \x01(\v2\x15.sandlot.agent.v1.PtyR\bterminal\"Z\n" +
+	"\bterminal\x18\t \x01(\v2\x15.sandlot.agent.v1.PtyR\bterminal\"\x9d\x01\n" +
 	"\x13WriteProcessRequest\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x10\n" +
-	"\x03eof\x18\x03 \x01(\bR\x03eof\"0\n" +
+	"\x03eof\x18\x03 \x01(\bR\x03eof\x12-\n" +
+	"\x06resize\x18\x04 \x01(\v2\x15.sandlot.agent.v1.PtyR\x06resize\x12\x12\n" +
+	"\x04keys\x18\x05 \x01(\bR\x04keys\"0\n" +
 	"\x14WriteProcessResponse\x12\x18\n" +
 	"\awritten\x18\x01 \x01(\rR\awritten\"n\n" +
 	"\x12StopProcessRequest\x12\x1d\n" +
@@ -4958,61 +4986,63 @@ var file_agent_proto_depIdxs = []int32{
 	24, // 22: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
 	17, // 23: sandlot.agent.v1.EvaluateDone.merged:type_name -> sandlot.agent.v1.Captured
 	14, // 24: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
-	31, // 25: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
-	15, // 26: sandlot.agent.v1.ReadProcessResponse.terminal:type_name -> sandlot.agent.v1.Pty
-	40, // 27: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
-	21, // 28: sandlot.agent.v1.SuperviseRequest.cell:type_name -> sandlot.agent.v1.EvaluateRequest
-	19, // 29: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
-	21, // 30: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
-	49, // 31: sandlot.agent.v1.RunRequest.supervise:type_name -> sandlot.agent.v1.SuperviseRequest
-	18, // 32: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
-	22, // 33: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
-	20, // 34: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
-	23, // 35: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
-	55, // 36: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
-	14, // 37: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
-	53, // 38: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
-	54, // 39: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
-	57, // 40: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
-	58, // 41: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
-	59, // 42: sandlot.agent.v1.NetRequest.who:type_name -> sandlot.agent.v1.NetWho
-	0,  // 43: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
-	62, // 44: sandlot.agent.v1.SetToolsRequest.files:type_name -> sandlot.agent.v1.ToolFile
-	1,  // 45: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
-	3,  // 46: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
-	12, // 47: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
-	25, // 48: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
-	27, // 49: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
-	29, // 50: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
-	32, // 51: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
-	34, // 52: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
-	36, // 53: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
-	38, // 54: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
-	41, // 55: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
-	43, // 56: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
-	45, // 57: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
-	47, // 58: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
-	61, // 59: sandlot.agent.v1.Agent.SetTools:input_type -> sandlot.agent.v1.SetToolsRequest
-	2,  // 60: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
-	7,  // 61: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
-	13, // 62: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
-	26, // 63: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
-	28, // 64: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
-	30, // 65: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
-	33, // 66: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
-	35, // 67: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
-	37, // 68: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
-	39, // 69: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
-	42, // 70: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
-	44, // 71: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
-	46, // 72: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
-	48, // 73: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
-	63, // 74: sandlot.agent.v1.Agent.SetTools:output_type -> sandlot.agent.v1.SetToolsResponse
-	60, // [60:75] is the sub-list for method output_type
-	45, // [45:60] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	15, // 25: sandlot.agent.v1.Process.terminal:type_name -> sandlot.agent.v1.Pty
+	31, // 26: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
+	15, // 27: sandlot.agent.v1.ReadProcessResponse.terminal:type_name -> sandlot.agent.v1.Pty
+	15, // 28: sandlot.agent.v1.WriteProcessRequest.resize:type_name -> sandlot.agent.v1.Pty
+	40, // 29: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
+	21, // 30: sandlot.agent.v1.SuperviseRequest.cell:type_name -> sandlot.agent.v1.EvaluateRequest
+	19, // 31: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
+	21, // 32: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
+	49, // 33: sandlot.agent.v1.RunRequest.supervise:type_name -> sandlot.agent.v1.SuperviseRequest
+	18, // 34: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
+	22, // 35: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
+	20, // 36: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
+	23, // 37: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
+	55, // 38: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
+	14, // 39: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
+	53, // 40: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
+	54, // 41: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
+	57, // 42: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
+	58, // 43: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
+	59, // 44: sandlot.agent.v1.NetRequest.who:type_name -> sandlot.agent.v1.NetWho
+	0,  // 45: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
+	62, // 46: sandlot.agent.v1.SetToolsRequest.files:type_name -> sandlot.agent.v1.ToolFile
+	1,  // 47: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
+	3,  // 48: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
+	12, // 49: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
+	25, // 50: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
+	27, // 51: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
+	29, // 52: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
+	32, // 53: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
+	34, // 54: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
+	36, // 55: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
+	38, // 56: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
+	41, // 57: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
+	43, // 58: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
+	45, // 59: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
+	47, // 60: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
+	61, // 61: sandlot.agent.v1.Agent.SetTools:input_type -> sandlot.agent.v1.SetToolsRequest
+	2,  // 62: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
+	7,  // 63: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
+	13, // 64: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
+	26, // 65: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
+	28, // 66: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
+	30, // 67: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
+	33, // 68: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
+	35, // 69: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
+	37, // 70: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
+	39, // 71: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
+	42, // 72: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
+	44, // 73: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
+	46, // 74: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
+	48, // 75: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
+	63, // 76: sandlot.agent.v1.Agent.SetTools:output_type -> sandlot.agent.v1.SetToolsResponse
+	62, // [62:77] is the sub-list for method output_type
+	47, // [47:62] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }

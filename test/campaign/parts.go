@@ -119,6 +119,13 @@ var parts = []part{
 			"TestHubConformance", "TestHubClientConformance"}}},
 	},
 	{
+		name: "console", minutes: 10,
+		proves: "every screen of the web console in a real browser, dark and light, narrow and wide: no finding of axe-core, " +
+			"nothing that the page's policy refuses, pictures of each",
+		folders: []string{"internal/console"},
+		steps:   []step{{name: "console", packages: whole, tests: []string{"TestConsoleScreens"}}},
+	},
+	{
 		name: "clients", minutes: 20,
 		proves: "fourteen more real clients with a scripted model: figures, " +
 			"mistakes, large output, third-party tools, a server that is stopped and killed under a running agent; Claude Code " +

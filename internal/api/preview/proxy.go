@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sandlot/internal/api/conn"
+	"sandlot/internal/console"
 	"sandlot/internal/hub"
 )
 
@@ -98,7 +99,8 @@ func (v *visit) rewrite(p *httputil.ProxyRequest, query string) {
 
 // isSandlotCookie reports whether a cookie of that name is Sandlot's.
 func isSandlotCookie(name string) bool {
-	return strings.EqualFold(name, Cookie) || strings.EqualFold(name, SecureCookie)
+	return slices.ContainsFunc([]string{Cookie, SecureCookie, console.PlainCookie, console.SecureCookie},
+		func(own string) bool { return strings.EqualFold(name, own) })
 }
 
 // requestCookies returns the cookies for the program in the sandbox.

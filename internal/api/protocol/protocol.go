@@ -4,7 +4,9 @@ package protocol
 
 import (
 	"strings"
+	"time"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 )
@@ -185,4 +187,30 @@ type GuidanceRow struct {
 	Title  string            `json:"title"`
 	File   map[string]string `json:"file"` // by operating system
 	Path   string            `json:"path"` // of the guidance
+}
+
+// ConsoleLogin is the body of a browser's log-in: it has one of the two.
+type ConsoleLogin struct {
+	Code  string `json:"code,omitempty" jsonschema:"The code of a link, which counts once."`
+	Token string `json:"token,omitempty" jsonschema:"A token of this server."`
+}
+
+// ConsoleKey is the answer to a browser's log-in: the half of its secret that is not in the cookie.
+type ConsoleKey struct {
+	Key string `json:"key"`
+}
+
+// ConsoleLink is a link to the web console, with which a browser logs in once.
+type ConsoleLink struct {
+	URL     string    `json:"url"`
+	Expires time.Time `json:"expires"`
+}
+
+// Principal is who asks.
+type Principal struct {
+	Principal string      `json:"principal" jsonschema:"The id."`
+	Name      string      `json:"name" jsonschema:"For people; it is not unique."`
+	Roles     []auth.Role `json:"roles"`
+	Version   string      `json:"version" jsonschema:"Of the server."`
+	Login     bool        `json:"login" jsonschema:"Whether a browser asks that is logged in at the web console."`
 }

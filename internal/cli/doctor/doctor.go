@@ -79,6 +79,7 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 		e.report(true, "policy", "WARNING: "+w)
 	}
 	e.checkCertificate(log)
+	e.checkConsole()
 	e.checkIssuers(ctx, log)
 	all, err := app.Runtimes(c, log)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sandlot/internal/app"
+	"sandlot/internal/console"
 	"sandlot/internal/plural"
 )
 
@@ -38,6 +39,17 @@ func (e *examination) checkCertificate(log *slog.Logger) {
 		e.report(true, "tls", "WARNING: "+detail)
 	default:
 		e.report(true, "tls", detail)
+	}
+}
+
+// checkConsole warns when nobody can log in at the web console.
+func (e *examination) checkConsole() {
+	s := &e.config.Server
+	if !s.Console || s.PublicURL == "" {
+		return
+	}
+	if err := console.CheckSite(s.PublicURL, s.PortsDomain); err != nil {
+		e.note("console", err.Error())
 	}
 }
 

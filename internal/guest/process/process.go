@@ -56,6 +56,7 @@ type Process struct {
 	endedAt  time.Time
 	exitCode int32
 	killedBy string
+	resized  *agentv1.Pty // the size of the terminal, since it was changed; nil: it was not
 }
 
 // outputEnd is the read end of a stream of a process. At the deadline its reader gets what is there already, and then ends.
@@ -439,8 +440,8 @@ func (p *Process) openTerminal(attr *syscall.ProcAttr, stdio Stdio) ([]*os.File,
 	if err != nil {
 		return nil, fmt.Errorf("opening a terminal: %w", err)
 	}
-	size := &pty.Winsize{Rows: uint16(min(stdio.TerminalSize.Rows, 4096)),
-		Cols: uint16(min(stdio.TerminalSize.Cols, 4096))}
+	size := &pty.Winsize{Rows: uint16(min(stdio.TerminalSize.Rows, maxSize)),
+		Cols: uint16(min(stdio.TerminalSize.Cols, maxSize))}
 	if err := pty.Setsize(master, size); err != nil {
 		return []*os.File{master, slave}, err
 	}
@@ -761,7 +762,7 @@ func (p *Process) Describe() *agentv1.Process {
 	defer p.mu.Unlock()
 	d := &agentv1.Process{ProcessId: p.id, Running: running, Kind: p.kind, Pid: uint32(p.pid),
 		StartedUnixMillis: uint64(p.startedAt.UnixMilli()), KilledBy: p.killedBy,
-		TimeoutMillis: uint64(p.timeout.Milliseconds())}
+		TimeoutMillis: uint64(p.timeout.Milliseconds()), Terminal: cmp.Or(p.resized, p.terminal)}
 	size := 0
 	for _, s := range p.argv {
 		if size += len(s); size > 2000 {
@@ -817,7 +818,7 @@ func (ps *Processes) ReadProcess(ctx context.Context,
 func (p *Process) readResponse(data []byte, next, skipped uint64) *agentv1.ReadProcessResponse {
 	d := p.Describe()
 	return &agentv1.ReadProcessResponse{Output: data, Cursor: next, Skipped: skipped, Left: d.OutputBytes - next,
-		Running: d.Running, ExitCode: d.ExitCode, KilledBy: d.KilledBy, TimeoutMillis: d.TimeoutMillis, Terminal: p.terminal}
+		Running: d.Running, ExitCode: d.ExitCode, KilledBy: d.KilledBy, TimeoutMillis: d.TimeoutMillis, Terminal: d.Terminal}
 }
 
 // endOfInput is what a terminal takes for the end of its input, while the program leaves lines to it.
@@ -839,6 +840,14 @@ func (ps *Processes) WriteProcess(ctx context.Context,
 	if p.stdin == nil || p.kind != "background" || !p.Running() {
 		return nil, wire.Errorf(connect.CodeFailedPrecondition, "the process takes no input, or has ended")
 	}
+	if r.Resize != nil {
+		if err := p.resize(r.Resize); err != nil {
+			return nil, err
+		}
+		if len(r.Data) == 0 && !r.Eof {
+			return &agentv1.WriteProcessResponse{}, nil
+		}
+	}
 	// The deadline ends the call when the program does not read.
 	deadline, ok := ctx.Deadline()
 	if limit := time.Now().Add(10 * time.Second); !ok || deadline.After(limit) {
@@ -847,7 +856,10 @@ func (ps *Processes) WriteProcess(ctx context.Context,
 	p.stdin.SetWriteDeadline(deadline)
 	data := r.Data
 	if p.terminal != nil {
-		if data = typed(data); r.Eof {
+		if !r.Keys {
+			data = typed(data)
+		}
+		if r.Eof {
 			data = append(data, endOfInput)
 		}
 	}
@@ -867,6 +879,24 @@ func (ps *Processes) WriteProcess(ctx context.Context,
 		p.stdin.Close()
 	}
 	return &agentv1.WriteProcessResponse{Written: uint32(n)}, nil
+}
+
+// maxSize is how many rows or columns a terminal has at most.
+const maxSize = 4096
+
+// resize changes the size of the process's terminal.
+func (p *Process) resize(to *agentv1.Pty) error {
+	if p.terminal == nil {
+		return wire.Errorf(connect.CodeFailedPrecondition, "the process has no terminal")
+	}
+	size := &agentv1.Pty{Rows: min(max(to.Rows, 1), maxSize), Cols: min(max(to.Cols, 1), maxSize)}
+	if err := pty.Setsize(p.stdin, &pty.Winsize{Rows: uint16(size.Rows), Cols: uint16(size.Cols)}); err != nil {
+		return wire.Errorf(connect.CodeFailedPrecondition, "the terminal has no other size: %v", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.resized = size
+	return nil
 }
 
 // StopProcess implements the RPC.

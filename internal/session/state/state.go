@@ -50,6 +50,15 @@ func (s State) Ends() bool { return s == Stopping || s == Clearing }
 // IsPaused reports whether the session gets no sandbox before it is resumed.
 func (s State) IsPaused() bool { return s == Paused || s == Held }
 
+// KeepsPrograms reports whether the programs of the session run, or go on when it wakes.
+func (s State) KeepsPrograms() bool {
+	switch s {
+	case Live, Adopting, Freezing, Asleep, Paused, Waking, Clearing:
+		return true
+	}
+	return false
+}
+
 // Event is something that can happen to a session.
 type Event uint8
 
@@ -112,6 +121,9 @@ var eventNames = [events]string{"opened", "taken", "copied", "found running", "f
 	"stands still", "replaced", "replaced, asleep", "unstored", "leased", "released"}
 
 func (e Event) String() string { return eventNames[e] }
+
+// EndsPrograms reports whether programs of the session that run after the event are others than before.
+func (e Event) EndsPrograms() bool { return e == Booted || e == Replaced || e == ReplacedAsleep }
 
 // asks reports whether the event is a wish: others are outcomes of what was begun before.
 func (e Event) asks() bool { return e >= Needed && e <= Remove }

@@ -1,0 +1,194 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"sandlot/internal/api/protocol"
+	"sandlot/internal/auth"
+	"sandlot/internal/console"
+	"sandlot/internal/fault"
+	"sandlot/internal/hub"
+	"sandlot/internal/policy"
+	"sandlot/internal/secret"
+)
+
+// consoleHost is a host name for the console on this machine. The cookie of a log-in there does not reach the other
+// servers of the machine, as one for localhost does: cookies ignore ports.
+const consoleHost = "console.localhost"
+
+// ofConsole reports whether a route is the web console's.
+func ofConsole(pattern string) bool { return strings.Contains(pattern, "/console/") }
+
+// consoleFile sends the console's page, or a file that it loads.
+func (s *Server) consoleFile(w http.ResponseWriter, r *http.Request) {
+	if !console.ServeFile(w, r, r.PathValue("path")) {
+		s.problem(w, r, fault.New(fault.NotFound, "there is no such file; the console is at %s", console.Path))
+	}
+}
+
+// home answers requests for the server's root: programs get its health, and browsers are sent to the console.
+func (s *Server) home(w http.ResponseWriter, r *http.Request) {
+	w.Header().Add("Vary", "Accept")
+	if s.Logins != nil && strings.Contains(r.Header.Get("Accept"), "text/html") {
+		w.Header().Set("Location", strings.TrimPrefix(console.Path, "/"))
+		w.WriteHeader(http.StatusFound)
+		return
+	}
+	s.health(w, r)
+}
+
+// origin returns the scheme and the host under which a browser reaches this server; empty: the request does not show
+// it. The operator knows the scheme of the server's own host better than a request that came through a proxy which is not
+// trusted.
+func (s *Server) origin(r *http.Request) string {
+	base, ok := requestURL(r)
+	if !ok {
+		return ""
+	}
+	if u, err := url.Parse(s.PublicURL); err == nil && u.Host != "" {
+		if _, host, _ := strings.Cut(base, "://"); strings.EqualFold(host, u.Host) {
+			return u.Scheme + "://" + host
+		}
+	}
+	return base
+}
+
+// consoleLogin logs a browser in: with a one-time code, or with a token.
+func (s *Server) consoleLogin(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	at := s.origin(r)
+	grant, err := s.consoleGrant(w, r, at)
+	// The hub refuses an unknown principal, unless nobody may log in.
+	var cookie secret.Value
+	key, refused := hub.Do(withOrigin(r).Context(), s.Hub,
+		hub.Request{Principal: grant.Principal(), Operation: policy.ConsoleLogin},
+		func(context.Context) (key secret.Value, _ error) {
+			if err != nil {
+				return "", err
+			}
+			cookie, key = s.Logins.Begin(grant)
+			return key, nil
+		})
+	if err != nil && !fault.Is(refused, fault.Forbidden) {
+		refused = err
+	}
+	if refused != nil {
+		s.problem(w, r, refused)
+		return
+	}
+	s.Logins.EndOthers(r, at)
+	http.SetCookie(w, console.Cookie(at, cookie))
+	writeJSON(w, http.StatusOK, protocol.ConsoleKey{Key: key.Reveal()})
+}
+
+// consoleGrant returns the grant of the code or the token in the body of a log-in. Attempts that fail are few for each
+// address.
+func (s *Server) consoleGrant(w http.ResponseWriter, r *http.Request, origin string) (g auth.Grant, err error) {
+	if origin == "" || r.Header.Get(console.Header) == "" || fromAnotherPage(r) {
+		return g, fault.New(fault.Unauthorized, "only the console's page at %s can log in", console.Path)
+	}
+	if err := s.Logins.CheckSite(origin); err != nil {
+		return g, err
+	}
+	var q protocol.ConsoleLogin
+	if err := decode(w, r, 64<<10, &q, "code or token"); err != nil {
+		return g, err
+	}
+	if (q.Code == "") == (q.Token == "") {
+		return g, fault.New(fault.InvalidParameters, "the body must have either code or token")
+	}
+	if q.Code != "" {
+		g, err = s.Logins.TakeCode(r.Context(), q.Code)
+	} else {
+		header := "Bearer " + strings.TrimSpace(q.Token)
+		var p auth.Principal
+		if p, err = s.Authenticator.Authenticate(r.Context(), header); err == nil {
+			g = auth.NewGrant(p, header, nil)
+		}
+	}
+	if fault.Is(err, fault.Unauthorized) {
+		if tooMany := s.Logins.Failed(r.RemoteAddr); tooMany != nil {
+			err = tooMany
+		}
+	}
+	return g, err
+}
+
+// consoleLogout ends the log-in of the browser that asks. It was identified by its cookie.
+func (s *Server) consoleLogout(r *http.Request) (hub.None, error) {
+	x, _ := r.Context().Value(loginKey{}).(*console.Login)
+	if x == nil {
+		return hub.None{}, fault.New(fault.InvalidParameters, "no browser is logged in with this request")
+	}
+	s.Logins.End(x)
+	return hub.None{}, nil
+}
+
+// consoleLink makes a one-time link to the console for who asks.
+func (s *Server) consoleLink(r *http.Request) (protocol.ConsoleLink, error) {
+	p, _ := auth.FromContext(r.Context())
+	grant := auth.NewGrant(p, r.Header.Get("Authorization"), r.Header.Values(auth.UserHeader))
+	if x, ok := r.Context().Value(loginKey{}).(*console.Login); ok { // by a browser, for another one
+		grant = x.Grant
+	}
+	base, ok := s.consoleURL(r)
+	if !ok {
+		return protocol.ConsoleLink{}, fault.New(fault.Internal,
+			"the server has no address for browsers: set public_url")
+	}
+	code, expires := s.Logins.NewCode(grant)
+	return protocol.ConsoleLink{URL: base + console.Path + "#code=" + code.Reveal(),
+		Expires: expires.UTC().Truncate(time.Second)}, nil
+}
+
+// consoleURL returns the URL at which a browser reaches this server, without a slash at its end.
+func (s *Server) consoleURL(r *http.Request) (string, bool) {
+	base, ok := s.baseURL(r)
+	if at := s.address.Load(); !ok && at != nil {
+		base, ok = strings.TrimSuffix(*at, "/mcp"), true
+	}
+	u, err := url.Parse(base)
+	if ok && err == nil && s.PublicURL == "" && s.Origins.Loopback && isLoopback(u.Host) && u.Scheme == "http" {
+		port := u.Port()
+		if u.Host = consoleHost; port != "" {
+			u.Host += ":" + port
+		}
+		base = u.String()
+	}
+	return base, ok
+}
+
+// loginKey is the context key of the log-in with whose cookie a request came.
+type loginKey struct{}
+
+// authenticate returns the principal of a request by its token or, without one, by the cookie of its browser's log-in.
+// The returned request ends with the log-in.
+func (s *Server) authenticate(w http.ResponseWriter, r *http.Request) (
+	_ *http.Request, p auth.Principal, release func(), err error) {
+	header := r.Header.Get("Authorization")
+	if s.Logins != nil && header == "" {
+		x, p, err := s.Logins.Of(r, s.origin(r))
+		if err != nil {
+			return r, p, func() {}, err
+		}
+		if x != nil {
+			w.Header().Set("Cache-Control", "no-store")
+			ctx, release := s.Logins.Hold(context.WithValue(r.Context(), loginKey{}, x), x)
+			return r.WithContext(ctx), p, release, nil
+		}
+	}
+	p, err = s.Authenticator.Authenticate(r.Context(), header)
+	return r, p, func() {}, err
+}
+
+// whoAsks returns the principal of a request.
+func (s *Server) whoAsks(r *http.Request) (protocol.Principal, error) {
+	p, _ := auth.FromContext(r.Context())
+	login := r.Context().Value(loginKey{}) != nil
+	return protocol.Principal{Principal: p.ID, Name: p.Name, Roles: append([]auth.Role{}, p.Roles.List()...),
+		Version: s.Version, Login: login}, nil
+}

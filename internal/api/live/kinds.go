@@ -1,0 +1,141 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"sandlot/internal/api/protocol"
+	"sandlot/internal/auth"
+	"sandlot/internal/hub"
+)
+
+// kind is a kind of channel.
+type kind struct {
+	// serve serves a channel until it ends. What it returns goes to the client.
+	serve func(*channel, json.RawMessage) (any, error)
+	most  int // of a connection: what is read for one is read for each
+}
+
+const terminalKind = "terminal"
+
+var kinds = map[string]kind{
+	"events":     {(*channel).events, 8},
+	"questions":  {states((*hub.Hub).WatchQuestions), 4},
+	"sessions":   {states((*hub.Hub).WatchSessions), 4},
+	"servers":    {states((*hub.Hub).WatchServers), 4},
+	terminalKind: {(*channel).serveTerminal, maxChannels},
+}
+
+// eventArgs are the arguments of a channel of events, as of GET /v1/events.
+type eventArgs struct {
+	Kinds     []string `json:"kinds"`
+	Session   string   `json:"session"`
+	Principal string   `json:"principal"`
+	Cursor    string   `json:"cursor"`
+	Since     string   `json:"since"`
+	Limit     int      `json:"limit"`
+}
+
+func (a eventArgs) query() url.Values {
+	q := url.Values{"session": {a.Session}, "principal": {a.Principal}, "since": {a.Since}}
+	if len(a.Kinds) > 0 {
+		q.Set("kind", strings.Join(a.Kinds, ","))
+	}
+	if a.Limit != 0 {
+		q.Set("limit", strconv.Itoa(a.Limit))
+	}
+	return q
+}
+
+// arguments decodes the arguments of a channel, which may be left out.
+func arguments(raw json.RawMessage, a any) error {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil
+	}
+	return decode(raw, a, "args")
+}
+
+// events serves events: those that have happened, and then new ones.
+func (ch *channel) events(raw json.RawMessage) (any, error) {
+	var a eventArgs
+	if err := arguments(raw, &a); err != nil {
+		return nil, err
+	}
+	c := ch.client
+	q, err := c.server.EventQuery(a.query(), a.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	all, err := c.server.Hub.ReadEvents(ch.ctx, c.principal, q)
+	if err != nil {
+		return nil, err
+	}
+	defer all.Close()
+	if err := ch.tell("opened", struct{}{}); err != nil {
+		return nil, err
+	}
+	err = all.Past(ch.ctx, func(e hub.PastEvent) error {
+		if e.ID == 0 {
+			return ch.put("lost", "", protocol.Lost{Unknown: true})
+		}
+		return ch.put("data", all.Cursor(e.ID), json.RawMessage(e.JSON))
+	})
+	if err != nil {
+		return nil, err
+	}
+	for {
+		events, lost, err := all.Next(ch.ctx)
+		if c.server.Hub.Stops() {
+			err = hub.ErrStops
+		}
+		if err != nil {
+			return nil, err
+		}
+		if lost.Any() {
+			if err := ch.put("lost", "", protocol.Lost(lost)); err != nil {
+				return nil, err
+			}
+		}
+		for i := range events {
+			if err := ch.put("data", all.Cursor(events[i].ID), events[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// states serves the state of things, and its changes.
+func states(watch func(*hub.Hub, context.Context, auth.Principal) (hub.Live, error)) func(*channel,
+	json.RawMessage) (any, error) {
+	return func(ch *channel, raw json.RawMessage) (any, error) {
+		if err := arguments(raw, &struct{}{}); err != nil {
+			return nil, err
+		}
+		all, err := watch(ch.client.server.Hub, ch.ctx, ch.client.principal)
+		if err != nil {
+			return nil, err
+		}
+		defer all.Close()
+		if err := ch.tell("opened", struct{}{}); err != nil {
+			return nil, err
+		}
+		for {
+			// Not before there is room: meanwhile the changes of each thing become one.
+			if err := ch.await(ch.ctx); err != nil {
+				return nil, err
+			}
+			changes, err := all.Next(ch.ctx)
+			if err != nil {
+				return nil, err
+			}
+			for _, change := range changes {
+				if err := ch.put("data", "", change); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,321 @@
+// Files of a session.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Failure, filePath, send, tool } from "./api";
+import { address } from "./route";
+import { Asleep } from "./asleep";
+import { isAwake } from "./state";
+import * as text from "./text";
+import type { File as Entry, Session } from "./types";
+import { confirm, Dialog, Empty, Loading, Trouble, useLoaded, useTask } from "./ui";
+
+// maxText is how much of a file is shown as text, in bytes; maxImage of an image.
+const maxText = 1 << 20;
+const maxImage = 16 << 20;
+
+const join = (folder: string, name: string) => (folder === "/" ? "" : folder.replace(/\/+$/, "")) + "/" + name;
+const base = (path: string) => path.replace(/\/+$/, "").replace(/^.*\//, "");
+
+export default function Files({ session: s, path }: { session: Session; path: string }) {
+  if (!isAwake(s)) return <Asleep session={s} what="Listing its files needs it awake." />;
+  return <Folder key={path} session={s} path={path} />;
+}
+
+function Folder({ session: s, path }: { session: Session; path: string }) {
+  const id = s.session_id;
+  const list = useLoaded(id + path, () => tool<{ files: Entry[]; truncated: boolean }>("sandbox_list_files", {
+    session_id: id, path, limit: 2000,
+  }));
+  const [shown, setShown] = useState("");
+  const [making, setMaking] = useState(false);
+  const picker = useRef<HTMLInputElement>(null);
+  const task = useTask();
+  const upload = (files: FileList | null) =>
+    void task.run(async () => {
+      for (const f of files ?? []) await send("PUT", filePath(id, join(path, f.name)), f);
+      list.again();
+    });
+  const remove = (f: Entry) =>
+    confirm({
+      title: `Delete ${text.name(f.name)}?`,
+      detail: f.type === "directory" ? <p>With everything in it.</p> : undefined,
+      yes: "Delete",
+      danger: true,
+      do: () => void task.run(async () => {
+        await send("DELETE", filePath(id, join(path, f.name)) + (f.type === "directory" ? "?recursive=true" : ""));
+        list.again();
+      }),
+    });
+  const rows = [...(list.value?.files ?? [])].sort(
+    (a, b) => +(b.type === "directory") - +(a.type === "directory") || a.name.localeCompare(b.name),
+  );
+  return (
+    <section aria-label="Files">
+      <div class="row">
+        <Crumbs id={id} path={path} />
+        <span class="row">
+          <button class="small" onClick={() => setMaking(true)}>
+            New file
+          </button>
+          <button class="small" disabled={task.busy} onClick={() => picker.current?.click()}>
+            Upload
+          </button>
+          <input ref={picker} type="file" multiple hidden aria-label="Files to upload"
+            onChange={(e) => (upload(e.currentTarget.files), (e.currentTarget.value = ""))} />
+          <button class="small" onClick={list.again}>
+            Reload
+          </button>
+        </span>
+      </div>
+      <Trouble of={task.failed || list.failed} />
+      {!list.value && !list.failed && <Loading />}
+      {list.value && !rows.length && (
+        <Empty title="This folder is empty." command={text.name(path) === path ? "sandlot cp FILE " + text.quoted(id + ":" + join(path, "")) : undefined} />
+      )}
+      {!!rows.length && (
+        <div class="scrolls" tabIndex={0} role="region" aria-label="Files in this folder">
+          <table>
+            <thead>
+              <tr>
+                <th scope="col">Name</th>
+                <th scope="col" class="number">Size</th>
+                <th scope="col" class="changed">Changed</th>
+                <th scope="col"><span class="hidden">Actions</span></th>
+              </tr>
+            </thead>
+            <tbody>
+              {rows.map((f) => (
+                <tr key={f.name}>
+                  <td>
+                    {f.type === "directory" ? (
+                      <a data-row href={address(["sessions", id, "files"], { path: join(path, f.name) })}>
+                        {text.name(f.name)}/
+                      </a>
+                    ) : (
+                      <button class="link" data-row onClick={() => setShown(join(path, f.name))}>
+                        {text.name(f.name)}
+                      </button>
+                    )}
+                    {f.target && <span class="quiet"> → {text.name(f.target)}</span>}
+                  </td>
+                  <td class="number">{f.type === "file" ? text.size(f.size) : ""}</td>
+                  <td class="quiet changed">{text.full(f.modified)}</td>
+                  <td class="actions">
+                    {f.type === "file" && (
+                      <button class="small" aria-label={"Download " + text.name(f.name)}
+                        onClick={() => void task.run(() => download(id, join(path, f.name)))}>
+                        Download
+                      </button>
+                    )}
+                    <button class="small" aria-label={"Delete " + text.name(f.name)} onClick={() => remove(f)}>
+                      Delete
+                    </button>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+          {list.value?.truncated && <p class="quiet">There are more: these are the first {rows.length}.</p>}
+        </div>
+      )}
+      {shown && <Show id={id} path={shown} close={() => (setShown(""), list.again())} />}
+      {making && <NewFile folder={path} close={() => setMaking(false)} make={async (name) => {
+        await send("PUT", filePath(id, join(path, name)), "");
+        setMaking(false);
+        list.again();
+        setShown(join(path, name));
+      }} />}
+    </section>
+  );
+}
+
+function Crumbs({ id, path }: { id: string; path: string }) {
+  const parts = path.split("/").filter(Boolean);
+  const to = (n: number) => address(["sessions", id, "files"], { path: "/" + parts.slice(0, n).join("/") });
+  return (
+    <nav aria-label="Folder" class="crumbs">
+      <a href={to(0)} aria-label="The root folder">/</a>
+      {parts.map((p, i) => (
+        <span key={i}>
+          <a href={to(i + 1)} aria-current={i === parts.length - 1 ? "page" : undefined}>
+            {text.name(p)}
+          </a>
+          {i < parts.length - 1 && "/"}
+        </span>
+      ))}
+    </nav>
+  );
+}
+
+function NewFile({ folder, close, make }: { folder: string; close: () => void; make: (name: string) => Promise<void> }) {
+  const [name, setName] = useState("");
+  const task = useTask();
+  return (
+    <Dialog title="New file" close={close}>
+      <form onSubmit={(e) => (e.preventDefault(), void task.run(() => make(name)))}>
+        <label for="new-file">Name, below {text.name(folder)}</label>
+        <input id="new-file" required autocomplete="off" value={name} onInput={(e) => setName(e.currentTarget.value)} />
+        <Trouble of={task.failed} />
+        <div class="row end">
+          <button class="primary" disabled={task.busy}>
+            Create
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+async function download(id: string, path: string) {
+  const blob = await (await send("GET", filePath(id, path))).blob();
+  const a = document.createElement("a");
+  a.href = URL.createObjectURL(blob);
+  a.download = base(path);
+  a.click();
+  setTimeout(() => URL.revokeObjectURL(a.href), 60_000);
+}
+
+// imageType returns the type of a raster image by its first bytes. No other file is ever shown as anything but text.
+function imageType(b: Uint8Array): string {
+  const begins = (...bytes: number[]) => bytes.every((x, i) => b[i] === x);
+  if (begins(0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a)) return "image/png";
+  if (begins(0xff, 0xd8, 0xff)) return "image/jpeg";
+  if (begins(0x47, 0x49, 0x46, 0x38)) return "image/gif";
+  if (begins(0x52, 0x49, 0x46, 0x46) && b[8] === 0x57 && b[9] === 0x45 && b[10] === 0x42 && b[11] === 0x50) return "image/webp";
+  return "";
+}
+
+interface Content {
+  image?: string;
+  text?: string; // as the file has it
+  size: number;
+  whole: boolean;
+}
+
+async function read(id: string, path: string, most = maxText): Promise<Content> {
+  const r = await send("GET", filePath(id, path), undefined, { Range: `bytes=0-${most - 1}` }).catch((e) => {
+    // An empty file has no first byte.
+    if (e instanceof Failure && e.problem.status === 416) return null;
+    throw e;
+  });
+  if (!r) return { text: "", size: 0, whole: true };
+  const b = new Uint8Array(await r.arrayBuffer());
+  const size = Number(/\/(\d+)$/.exec(r.headers.get("Content-Range") ?? "")?.[1] ?? b.length);
+  const type = imageType(b);
+  if (type && size <= maxImage) {
+    if (size > b.length && most < size) return read(id, path, size);
+    return { image: URL.createObjectURL(new Blob([b], { type })), size, whole: true };
+  }
+  const whole = size === b.length;
+  try {
+    // A part may end within a character.
+    const shown = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(b, { stream: !whole });
+    if (!shown.includes("\0")) return { text: shown, size, whole };
+  } catch {
+    // it is not text
+  }
+  return { size, whole };
+}
+
+// ends tells how the lines of a text end. A field of text makes "\n" of every end: it can be saved as it was only when all
+// ends are alike.
+function ends(text: string): "\n" | "\r\n" | "mixed" {
+  const rest = text.replaceAll("\r\n", "");
+  if (rest.includes("\r")) return "mixed";
+  if (rest.length === text.length) return "\n";
+  return rest.includes("\n") ? "mixed" : "\r\n";
+}
+
+const inField = (text: string) => text.replace(/\r\n?/g, "\n");
+
+function Show({ id, path, close }: { id: string; path: string; close: () => void }) {
+  const file = useLoaded(path, () => read(id, path));
+  const [draft, setDraft] = useState<string | null>(null);
+  const [said, setSaid] = useState("");
+  const task = useTask();
+  const f = file.value;
+  useEffect(() => () => void (f?.image && URL.revokeObjectURL(f.image)), [f?.image]);
+  const end = ends(f?.text ?? "");
+  const editable = !!f?.whole && end !== "mixed";
+  const changed = draft !== null && draft !== inField(f?.text ?? "");
+  const write = async () => {
+    const text = end === "\r\n" ? draft!.replaceAll("\n", end) : draft!;
+    await send("PUT", filePath(id, path), text);
+    file.set({ text, size: new TextEncoder().encode(text).length, whole: true });
+    setSaid("Saved");
+  };
+  // The agent may have written the file meanwhile: it is compared with what was loaded.
+  const save = () =>
+    void task.run(async () => {
+      const there = await read(id, path).catch((e) => {
+        if (e instanceof Failure && e.problem.status === 404) return null;
+        throw e;
+      });
+      if (there?.text === f?.text) return write();
+      confirm({
+        title: "The file has changed",
+        detail: <p>Somebody has written or removed {text.name(path)} since you opened it.</p>,
+        yes: "Overwrite it",
+        danger: true,
+        do: () => void task.run(write),
+      });
+    });
+  const leave = () =>
+    changed
+      ? confirm({ title: "Leave without saving?", yes: "Leave", danger: true, do: close })
+      : close();
+  const escaped = useRef(false);
+  return (
+    <Dialog title={text.name(base(path))} close={leave} wide>
+      <p class="quiet">
+        <code>{text.name(path)}</code>
+        {f && " · " + text.size(f.size)}
+      </p>
+      <Trouble of={file.failed || task.failed} />
+      {!f && !file.failed && <Loading />}
+      {f?.image && <img class="picture" src={f.image} alt={"The image " + text.name(base(path))} />}
+      {f?.text !== undefined && (
+        <textarea
+          class="editor"
+          aria-label={"Content of " + text.name(base(path))}
+          spellcheck={false}
+          readOnly={!editable}
+          value={draft ?? inField(f.text)}
+          onInput={(e) => (setDraft(e.currentTarget.value), setSaid(""))}
+          onKeyDown={(e) => {
+            if ((e.ctrlKey || e.metaKey) && e.key === "s") {
+              e.preventDefault();
+              if (changed) save();
+            }
+            // Tab indents; Esc and then Tab leaves.
+            if (e.key === "Escape") {
+              e.preventDefault();
+              e.stopPropagation();
+              escaped.current = true;
+            } else if (e.key === "Tab" && !e.shiftKey && !escaped.current && editable) {
+              e.preventDefault();
+              e.currentTarget.setRangeText("\t", e.currentTarget.selectionStart, e.currentTarget.selectionEnd, "end");
+              setDraft(e.currentTarget.value);
+            } else if (e.key !== "Shift") {
+              escaped.current = false;
+            }
+          }}
+        />
+      )}
+      {f && !f.whole && f.text !== undefined && <p>This is the beginning. Download the file to see all of it.</p>}
+      {f?.whole && end === "mixed" && (
+        <p>Its lines end in several ways, which would not stay as they are: it is not edited here.</p>
+      )}
+      {f && f.text === undefined && !f.image && <p>It is not text, and not an image that is shown here.</p>}
+      <div class="row end">
+        <span role="status" class="quiet">{said}</span>
+        <button onClick={() => void task.run(() => download(id, path))}>Download</button>
+        {f?.text !== undefined && editable && (
+          <button class="primary" disabled={!changed || task.busy} onClick={save}>
+            Save
+          </button>
+        )}
+      </div>
+    </Dialog>
+  );
+}
+

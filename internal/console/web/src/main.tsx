@@ -1,0 +1,227 @@
+// The console's page: who is there, the frame around the screens, and the keys.
+import { signal } from "@preact/signals";
+import { render } from "preact";
+import { useEffect } from "preact/hooks";
+import Activity from "./activity";
+import { Failure, key, whenUnauthorized, type Me } from "./api";
+import Connect from "./connect";
+import { Help, Palette, closeAll, jumped, keys } from "./keys";
+import { connection, live } from "./live";
+import { Login, logIn, logOut, whoAmI } from "./login";
+import { Now } from "./now";
+import { address, codeOf, forget, route } from "./route";
+import Servers from "./servers";
+import SessionPage from "./session";
+import { announced, me, start, stop, waiting } from "./state";
+import css from "./style.css";
+import { adopt } from "./style";
+import * as text from "./text";
+import { Confirm, confirm, Empty, Loading, Trouble } from "./ui";
+
+adopt(css);
+
+const phase = signal<"begins" | "asks" | "out" | "in" | "broken">("begins");
+const failed = signal<unknown>(null);
+
+async function enter() {
+  const who = await whoAmI();
+  start(who);
+  phase.value = "in";
+}
+
+function leave(why: string) {
+  stop(why);
+  confirm(null);
+  closeAll();
+  phase.value = "out";
+}
+
+// what a page was made for: all of it is loaded anew when that is another.
+const made = (who: Me | null) => who && [who.principal, who.name, who.login, who.version, ...who.roles].join("\n");
+
+// After each break of the live channel, and each request that was refused: is it the network, or the end of the log-in?
+live.who = async () => {
+  try {
+    const who = await whoAmI();
+    if (made(who) === made(me.value)) return "known";
+    location.reload();
+    return "gone";
+  } catch (e) {
+    if (!(e instanceof Failure && e.problem.status === 401)) return "silent";
+    leave("You are not logged in any more: the log-in or its token has ended.");
+    return "gone";
+  }
+};
+
+whenUnauthorized(() => void (phase.value === "in" && live.who()));
+
+// use logs in with the code of a link.
+async function use(code: string) {
+  phase.value = "begins";
+  try {
+    await logIn({ code });
+  } catch (e) {
+    failed.value = e;
+  }
+  await see();
+}
+
+let asking: { code: string; who: Me } | undefined;
+
+async function begin() {
+  const code = codeOf();
+  if (!code) return see();
+  // It leaves the address before it is used: it counts once, and does not belong into the history.
+  forget();
+  // Anyone can send a link that logs in as them: who is somebody already is asked first.
+  const who = key() ? await whoAmI().catch(() => null) : null;
+  if (!who?.login) return use(code);
+  asking = { code, who };
+  phase.value = "asks";
+}
+
+function Asks({ code, who }: { code: string; who: Me }) {
+  return (
+    <main class="login" id="main">
+      <h1>Log in anew?</h1>
+      <p>
+        You are logged in as <strong>{text.name(who.name)}</strong>. The link that you have opened makes this browser act
+        as the one who made the link. Use it only if you have asked for it yourself.
+      </p>
+      <div class="row">
+        <button class="primary" onClick={() => void see()}>
+          Stay as it is
+        </button>
+        <button onClick={() => void use(code)}>Use the link</button>
+      </div>
+    </main>
+  );
+}
+
+// see shows the console or, to nobody in particular, the log-in.
+async function see() {
+  try {
+    if (failed.value) throw failed.value;
+    await enter();
+  } catch (e) {
+    const status = e instanceof Failure ? e.problem.status : -1;
+    phase.value = failed.value || status === 401 || status === 403 ? "out" : "broken";
+    if (phase.value === "broken") failed.value = e;
+  }
+}
+
+const screens: [key: string, path: string, title: string][] = [
+  ["n", "", "Now"],
+  ["s", "servers", "Servers"],
+  ["a", "activity", "Activity"],
+  ["c", "connect", "Connect"],
+];
+
+function Screen() {
+  const [screen = "", ...rest] = route.value.path;
+  switch (screen) {
+    case "":
+      return <Now />;
+    case "sessions":
+      return <SessionPage id={rest[0] ?? "home"} tab={rest[1] ?? ""} />;
+    case "servers":
+      return <Servers id={rest[0]} />;
+    case "activity":
+      return <Activity />;
+    case "connect":
+      return <Connect client={rest[0]} />;
+  }
+  return (
+    <Empty title="There is no such screen.">
+      <a href={address([])}>Now</a>
+    </Empty>
+  );
+}
+
+function Frame() {
+  const at = route.value.path[0] ?? "";
+  useEffect(() => keys(screens), []);
+  // The new screen is read from its beginning.
+  useEffect(() => {
+    scrollTo(0, 0);
+    if (jumped()) (document.querySelector("h1") ?? document.getElementById("main"))?.focus();
+  }, [route.value.path.join("/")]);
+  const n = waiting.value.length;
+  return (
+    <>
+      <a class="skip" href="#main" onClick={(e) => (e.preventDefault(), document.getElementById("main")?.focus())}>
+        Skip to the content
+      </a>
+      <header class="top">
+        <a class="brand" href={address([])}>
+          Sandlot
+        </a>
+        <nav aria-label="Screens">
+          {screens.map(([, path, title]) => (
+            <a key={path} href={address(path ? [path] : [])}
+              aria-current={at === path || (path === "" && at === "sessions") ? "page" : undefined}>
+              {title}
+              {path === "" && n > 0 && <span class="badge">{n}<span class="hidden"> waiting</span></span>}
+            </a>
+          ))}
+        </nav>
+        <span class="who">
+          <span class="quiet">{text.name(me.value?.name ?? "")}</span>
+          {me.value?.login && (
+            <button class="small" onClick={() => void logOut().finally(() => leave("You have logged out."))}>
+              Log out
+            </button>
+          )}
+        </span>
+      </header>
+      {connection.value === "offline" && (
+        <div class="banner" role="status">
+          The server cannot be reached. What you see is the last known state.
+          <button class="small" onClick={() => live.retry()}>
+            Try now
+          </button>
+        </div>
+      )}
+      {connection.value === "blocked" && (
+        <div class="banner" role="status">
+          The server answers, but WebSockets do not get through. Its proxy must pass on the header Upgrade, and the
+          setting trusted_proxies must have the proxy's address.
+        </div>
+      )}
+      <main id="main" tabIndex={-1} class={["offline", "blocked"].includes(connection.value) ? "stale" : ""}>
+        <Screen />
+      </main>
+      <p class="hidden" role="status">{announced.value && "A question waits: " + text.lines(announced.value)}</p>
+      <Confirm />
+      <Palette screens={screens} />
+      <Help screens={screens} />
+    </>
+  );
+}
+
+function Page() {
+  switch (phase.value) {
+    case "begins":
+      return (
+        <main id="main">
+          <Loading />
+        </main>
+      );
+    case "in":
+      return <Frame />;
+    case "asks":
+      return <Asks {...asking!} />;
+    case "out":
+      return <Login failed={failed.value} />;
+  }
+  return (
+    <main class="login" id="main">
+      <h1>Sandlot</h1>
+      <Trouble of={failed.value} what="The console cannot begin" />
+      <button onClick={() => location.reload()}>Try again</button>
+    </main>
+  );
+}
+
+render(<Page />, document.body);
+void begin();
