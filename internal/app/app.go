@@ -474,7 +474,7 @@ func (a *App) reapOrphans(ctx context.Context) {
 				next[id] = true
 				continue
 			}
-			a.log.Warn("removing a sandbox that belongs to nobody", "sandbox", id)
+			a.log.Warn("removing a sandbox without an owner", "sandbox", id)
 			if err := box.Stop(ctx); err != nil {
 				a.log.Error("could not remove an orphan", "sandbox", id, "error", err)
 			}

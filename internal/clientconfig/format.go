@@ -150,7 +150,7 @@ func expandEditor(text string, v Variables, bareNames bool) (string, error) {
 		}
 		body, after, closed := strings.Cut(rest, "}")
 		if !closed || strings.Contains(body, "${") {
-			return "", errors.New("a ${ has no } of its own; one within the other is for sandlot.yaml")
+			return "", errors.New("a ${ has no matching }; only sandlot.yaml can nest them")
 		}
 		value, err := expandReference(body, v, bareNames)
 		if err != nil {
@@ -178,7 +178,7 @@ func expandReference(body string, v Variables, bareNames bool) (string, error) {
 		return "/", nil
 	case strings.HasPrefix(body, "workspaceFolder"), body == "userHome", body == "cwd",
 		strings.Contains(body, ":") && !hasDefault:
-		return "", fmt.Errorf("${%s} is known to the editor alone; write what it stands for", fault.Clip(body))
+		return "", fmt.Errorf("only the editor knows ${%s}; write what it stands for", fault.Clip(body))
 	case !variablePattern.MatchString(name):
 		return "", errors.New("a reference ${…} has a form that is not supported")
 	case !bareNames:

@@ -55,7 +55,7 @@ func (c *Config) mcpRows() []setting {
 			boolean(&m.FilesCommands)},
 		{"mcp_consent", "allow", nil,
 			"what users' agents may do before a third-party MCP server is installed, started or connected: " +
-				"allow, ask (the user is asked first) or deny (the operator's servers alone)",
+				"allow, ask (the user is asked first) or deny (only the operator's servers)",
 			oneOf(&m.Consent, "allow", "ask", "deny")},
 		{"mcp_idle_timeout", "10m", nil,
 			"how long a third-party MCP server runs without use", duration(&m.IdleTimeout, time.Second, 3650*day)},
@@ -115,7 +115,7 @@ func (c *Config) clientEntries(file string) (entries []entry.Entry, note string)
 	}
 	last, known := c.MCP.lastValid[file]
 	if known {
-		return last, fmt.Sprintf("mcp_files: %s: %v; what it said before holds", file, err)
+		return last, fmt.Sprintf("mcp_files: %s: %v; its last valid content holds", file, err)
 	}
 	return nil, fmt.Sprintf("mcp_files: %s: %v; no server is taken from it", file, err)
 }

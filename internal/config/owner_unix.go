@@ -31,7 +31,7 @@ func checkStateFolder(dir string) error {
 	}
 	if st.Mode()&os.ModeSticky != 0 {
 		return fault.New(fault.Configuration, "the state folder %s is one for the files of all users, who choose then what "+
-			"runs as root: name a folder of root's alone with --state-dir", fault.Printable(dir, 200))
+			"runs as root: name a folder that only root uses with --state-dir", fault.Printable(dir, 200))
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {

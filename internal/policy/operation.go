@@ -185,7 +185,7 @@ func (o Operation) Known() bool {
 // third-party servers may.
 func (o Operation) Changes() bool { return table[o].changes }
 
-// unasked are the operations about which nobody is asked: those without which no client works,
+// unasked are the operations without a question: the ones that every client needs,
 // and those that no principal requests.
 var unasked = map[Operation]bool{
 	ClientConnect: true, ClientSetLevel: true, ClientGuide: true, ToolList: true, ToolFind: true, PromptList: true,

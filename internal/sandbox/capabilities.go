@@ -48,7 +48,7 @@ type Storage interface {
 	VolumeBytes(ctx context.Context, name string) (bytes int64, at time.Time, err error)
 }
 
-// Image is an image of which a runtime makes sandboxes.
+// Image is an image from which a runtime makes sandboxes.
 type Image struct {
 	ID string // what the runtime calls it, by its content: it never comes to mean another image
 	// Rootfs is the path of a file with the root file system, of a runtime that needs one.
@@ -58,7 +58,7 @@ type Image struct {
 	Env     []string
 }
 
-// Images has the images of which a runtime makes sandboxes.
+// Images has the images from which a runtime makes sandboxes.
 type Images interface {
 	// Image returns the image of that reference, to be used. If there is none, it gets it from a
 	// registry. An ID is only looked up. Progress gets what is being done, in words.

@@ -37,7 +37,7 @@ type serverLock struct {
 	number int64 // of this server
 	pool   *sql.DB
 
-	generation atomic.Uint64         // of connections: those of earlier generations are not used again
+	generation atomic.Uint64         // of connections: earlier generations' are not used again
 	down       atomic.Pointer[error] // the fault of all calls; nil while the lock is held
 	lost       chan error
 

@@ -128,7 +128,7 @@ func (s *DB) checkTables(ctx context.Context, freshFile string) error {
 	}
 	got, err := tablesOf(ctx, s.db)
 	if err == nil && !reflect.DeepEqual(got, want) {
-		err = errors.New("its tables are not those of its version")
+		err = errors.New("its tables do not belong to its version")
 	}
 	return err
 }

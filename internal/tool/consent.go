@@ -34,7 +34,7 @@ type Question struct {
 	What string
 	// Message says everything that the user consents to. It is never shortened.
 	Message string
-	// WithoutAgent is the command with which the user does it themselves.
+	// WithoutAgent is the user's own command for the same thing.
 	WithoutAgent string
 }
 

@@ -44,7 +44,7 @@ type Elicitation struct {
 	Params  json.RawMessage // MCP's parameters of elicitation/create
 }
 
-// Inputs is the input with which a client retries a call.
+// Inputs is the input of a client that retries a call.
 type Inputs struct {
 	Responses json.RawMessage // an object: the answers, by the names of the requests for input
 	State     string          // the requestState of the result that asked for input

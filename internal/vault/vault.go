@@ -159,7 +159,7 @@ func (v *Vault) Reveal(ctx context.Context, owner, name string) (secret.Value, e
 		return value, err
 	}
 	return "", fault.Wrap(fault.Configuration, err,
-		"the secret %s cannot be read any more (its key is gone, or what is stored was changed): store it again with "+
+		"the secret %s can no longer be read (its key is gone, or the stored data was changed): store it again with "+
 			"`sandlot secret set %s`", name, name).With("secret", name).
 		Advise("Store it again: `sandlot secret set " + name + "`")
 }

@@ -81,7 +81,7 @@ func (p *program) uninstallFrom(ctx context.Context, k clientconfig.Client, f in
 		return nil
 	}
 	fmt.Fprint(p.Out, change.Diff())
-	return p.write(ctx, change, f, k.Title+" does not have it any more after its next start.")
+	return p.write(ctx, change, f, k.Title+" no longer has it after its next start.")
 }
 
 // write writes a change that was shown, if the user wants it, and says what comes next.

@@ -60,7 +60,7 @@ func fileNames(t *image.Template) []string {
 }
 
 // makeFolders makes the sandbox's folders, and the files that are mounted over those of the image. The sandbox's
-// users may be others than on the host, so all may read them; nobody else gets into the state folder.
+// users may differ from the host's, so all may read them; nobody else gets into the state folder.
 func (b *box) makeFolders() error {
 	for _, d := range []string{b.socketDir(), b.filesDir()} {
 		if err := errors.Join(os.Mkdir(d, 0o755), os.Chmod(d, 0o755)); err != nil {

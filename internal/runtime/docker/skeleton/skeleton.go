@@ -1,4 +1,4 @@
-// Package skeleton makes the files of which the image of a template without one is made.
+// Package skeleton makes the files from which the image of a template without one is made.
 package skeleton
 
 import (

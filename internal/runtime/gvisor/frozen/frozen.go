@@ -222,7 +222,7 @@ func (s *Store) keep(keep func() (Info, error)) (info Info, done func(), err err
 	}, nil
 }
 
-// Unkept returns the files of the machine that the sandbox had open, by their paths there, and of which there is no copy.
+// Unkept returns the files of the machine that the sandbox had open, by their paths there, and that have no copy.
 func (i *Info) Unkept() (paths []string) {
 	for _, f := range i.Files {
 		if f.IsRegular() && f.Sum == "" && f.Target != "" {
