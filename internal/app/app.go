@@ -203,7 +203,8 @@ func (m maker) openSandboxes(ctx context.Context, r records, t templating, runti
 		return s, err
 	}
 	if err := s.sessions.Recover(ctx); err != nil {
-		return s, fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
+		return s, fault.Wrap(fault.Configuration, err, "the sandboxes of an earlier server could not be taken over: %v",
+			err)
 	}
 	s.ports = port.New(port.Config{Store: r.store, SessionExists: s.sessions.Has, Links: m.parsed.links, Log: m.log})
 	return s, s.ports.Recover(ctx)

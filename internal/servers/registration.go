@@ -272,7 +272,7 @@ func (servers *Servers) Disconnect(ctx context.Context, p auth.Principal, what s
 	defer release()
 	if s.Configured {
 		return Info{}, fault.New(fault.InvalidParameters,
-			"%s is the operator's, and can be disconnected in the settings alone (mcp.%s.disabled)", s.Title(), s.Name)
+			"%s is the operator's, and only the settings can disconnect it (mcp.%s.disabled)", s.Title(), s.Name)
 	}
 	if remove {
 		i := s.info()

@@ -98,7 +98,7 @@ func (s *DB) checkBackup(ctx context.Context, freshFile string) error {
 	}
 	if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index')`).
 		Scan(&others); err != nil || others > 0 {
-		return errors.Join(errors.New("it has triggers or views, which no backup has"), err)
+		return errors.Join(errors.New("it has triggers or views, which a backup never has"), err)
 	}
 	if err := s.migrate(ctx); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (s *DB) checkBackup(ctx context.Context, freshFile string) error {
 	var violations int
 	err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM pragma_foreign_key_check`).Scan(&violations)
 	if err == nil && violations > 0 {
-		err = errors.New("it is damaged: rows refer to others that are not there")
+		err = errors.New("it is damaged: rows refer to rows that do not exist")
 	}
 	return err
 }
