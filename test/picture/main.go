@@ -109,9 +109,18 @@ func freePort() (int, error) {
 
 // command is the program with this server's folder, and with nothing of the user's settings.
 func (s *server) command(ctx context.Context, args ...string) *exec.Cmd {
-	c := exec.CommandContext(ctx, s.program, args...)
+	return s.prepare(exec.CommandContext(ctx, s.program, args...))
+}
+
+// shell is a line of the user's shell, which finds the program.
+func (s *server) shell(ctx context.Context, text string) *exec.Cmd {
+	return s.prepare(exec.CommandContext(ctx, "sh", "-c", text))
+}
+
+func (s *server) prepare(c *exec.Cmd) *exec.Cmd {
 	c.Dir = s.folder
-	c.Env = append(os.Environ(), "HOME="+s.folder, "SANDLOT_STATE_DIR="+filepath.Join(s.folder, "state"))
+	c.Env = append(os.Environ(), "HOME="+s.folder, "SANDLOT_STATE_DIR="+filepath.Join(s.folder, "state"),
+		"PATH="+filepath.Dir(s.program)+":"+os.Getenv("PATH"))
 	return c
 }
 

@@ -39,6 +39,9 @@ var steps = []step{
 	}},
 }
 
+// listing is the user's command. It leaves out when each session was used, and of which it is a copy.
+const listing = "sandlot sessions | cut -c1-60"
+
 // tell makes all calls, and then the user's command. It returns what the picture shows.
 func tell(ctx context.Context, s *server) ([]line, error) {
 	var lines []line
@@ -71,11 +74,11 @@ func tell(ctx context.Context, s *server) ([]line, error) {
 		}
 		lines = append(lines, line{})
 	}
-	out, err := s.command(ctx, "sessions").Output()
+	out, err := s.shell(ctx, listing).Output()
 	if err != nil {
-		return nil, fmt.Errorf("sandlot sessions: %w", err)
+		return nil, fmt.Errorf("%s: %w", listing, err)
 	}
-	lines = append(lines, typed("sandlot sessions"))
+	lines = append(lines, typed(listing))
 	for _, l := range strings.Split(strings.TrimSpace(string(out)), "\n") {
 		if len(l) > columns {
 			return nil, fmt.Errorf("the window is too narrow for %q", l)
