@@ -62,7 +62,7 @@ func expandCrush(ctx context.Context, text string, v Variables) (string, error) 
 	return expand.Text(ctx, text, expand.Options{Env: v.Values, Allow: v.Allow, Commands: v.Commands, Folder: v.Folder})
 }
 
-// Keys are the keys of an entry after Translate. They are those of Crush.
+// Keys are the keys of an entry after Translate. They are Crush's.
 var Keys = []string{"type", "command", "args", "env", "url", "headers", "timeout", "disabled", "disabled_tools",
 	"enabled_tools", "oauth", "oauth_client_id", "oauth_client_secret", "oauth_issuer"}
 

@@ -119,7 +119,7 @@ type Freezer interface {
 	// that is ErrLater it can be tried again.
 	Thaw(ctx context.Context, b Sandbox) error
 	// Wake makes a sandbox of an image, packed or not. After an error that is ErrLater the image can be used again. The
-	// spec has a new ID and Secret; Template and Mounts are those of the frozen sandbox, whose limits it gets. An error
+	// spec has a new ID and Secret; Template and Mounts come from the frozen sandbox, whose limits it gets. An error
 	// that is ErrRemains is that of Create. The image stays: whoever has used the sandbox removes it, since its random
 	// numbers would be the same in another one.
 	Wake(ctx context.Context, spec Spec, image string) (Sandbox, error)

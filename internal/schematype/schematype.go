@@ -1,4 +1,4 @@
-// Package schematype knows which JSON types a JSON Schema takes. The schemas are those of third-party servers: references
+// Package schematype knows which JSON types a JSON Schema takes. The schemas come from third-party servers: references
 // may lead in circles, and each part may name others many times. Each part is looked at once.
 package schematype
 

@@ -20,7 +20,7 @@ import (
 // A restore has two steps. Prepare checks a backup whole, and makes a file of it that no hostile hand has written.
 // Restore then replaces the content of a database by that file's, in one transaction.
 
-// Prepare checks a backup, and writes its content to the new file prepared, whose tables are those of this version. It
+// Prepare checks a backup, and writes its content to the new file prepared, whose tables belong to this version. It
 // opens and changes the file backup, which nobody else uses. check gets the content before Prepare accepts it.
 func Prepare(ctx context.Context, backup, prepared string, check func(*DB) error) (err error) {
 	ctx = withoutTimeout(ctx)
@@ -171,7 +171,7 @@ func (s *DB) checkContent(ctx context.Context) error {
 	return err
 }
 
-// Epoch returns what distinguishes the ids of stored events from those of other databases. After Restore it is the id
+// Epoch returns what distinguishes the ids of stored events from other databases'. After Restore it is the id
 // of the restore.
 func (s *DB) Epoch(ctx context.Context) (epoch string, err error) {
 	err = s.db.QueryRowContext(ctx, `SELECT epoch FROM event_stream`).Scan(&epoch)

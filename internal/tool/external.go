@@ -28,7 +28,7 @@ type Client interface {
 	Notify(method string, params json.RawMessage)
 }
 
-// Hearing is a Client whose log messages go where those of other clients go too.
+// Hearing is a Client whose log messages go where other clients' go too.
 type Hearing interface {
 	// HeardBy returns the same text for clients whose log messages go to the same place.
 	HeardBy() string
