@@ -13,8 +13,8 @@ import (
 // TestDraw draws lines of each kind, with text that XML has to escape, and reads the file as a browser does.
 func TestDraw(t *testing.T) {
 	long := strings.Repeat("word ", 40)
-	lines := append([]line{called("execute_code", "session_id: <a>"), code(`    x = "a" < 1  # & more`)}, answers(long)...)
-	lines = append(lines, line{}, typed("sandlot sessions"))
+	lines := []line{called("execute_code", "session_id: <a>"), code(`    x = "a" < 1  # & more`)}
+	lines = append(append(lines, answers(long)...), line{}, typed("sandlot sessions"))
 	text := texts(t, draw(lines))
 	for _, want := range []string{"execute_code", "session_id: <a>", `x = "a" < 1`, "# & more", "sandlot sessions"} {
 		if !strings.Contains(text, want+"\n") {
