@@ -294,7 +294,7 @@ func testRestoreRefuses(t *testing.T, place string) {
 		"negative":    {change(`PRAGMA user_version = -1`), "damaged"},
 		"trigger": {change(`CREATE TRIGGER x AFTER INSERT ON tokens BEGIN DELETE FROM tokens; END`),
 			"triggers or views"},
-		"dangling":  {change(`DELETE FROM sessions`), "not there"},
+		"dangling":  {change(`DELETE FROM sessions`), "do not exist"},
 		"no table":  {change(`DROP TABLE secrets`), "do not belong to its version"},
 		"null hash": {change(`ALTER TABLE tokens RENAME TO t; CREATE TABLE tokens AS SELECT * FROM t; DROP TABLE t; UPDATE tokens SET hash = NULL`), ""},
 		"extra": {change(`CREATE TABLE sandlot_state (one, version, server); INSERT INTO sandlot_state VALUES (1, 0, 99)`),
