@@ -130,7 +130,7 @@ func TestSecretServerKilled(t *testing.T) {
 	}
 	bob := tokens["bob"]
 	if out, code := s.cliAs(bob, "", "mcp", "restart", "odd"); code != 1 ||
-		!strings.Contains(out, "cannot be read any more") {
+		!strings.Contains(out, "can no longer be read") {
 		t.Errorf("without the key: %d %s", code, out)
 	}
 	if out, code := s.cliAs(bob, "", "secret", "list"); code != 0 || !strings.Contains(out, "used by odd") ||

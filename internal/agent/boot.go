@@ -54,7 +54,7 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 		wire.EnvBoot+"="+base64.StdEncoding.EncodeToString(boot)), nil
 }
 
-// variables returns the variables of a template, without those of the agent: an image may have any. Those that say how
+// variables returns the variables of a template, without the agent's: an image may have any. Those that say how
 // many threads programs start are for a number of CPUs (0: no limit), as a sandbox sees at least two processors. None
 // is more than this machine has.
 func variables(t *image.Template, cpus float64) map[string]string {

@@ -21,7 +21,7 @@ type Settings struct {
 	Roots []FileRoot
 	Git   *Identity // nil: unchanged
 	Bound *Bound    // nil: unchanged
-	// Variables are those of the session, which replace the last ones, also in interpreters that run; nil: unchanged.
+	// Variables are the session's, which replace the last ones, also in interpreters that run; nil: unchanged.
 	Variables map[string]string
 	// Renew says that the sandbox is a copy of another one: interpreters get new random numbers, or, if they cannot,
 	// start again.

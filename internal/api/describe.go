@@ -100,7 +100,7 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 				http.StatusServiceUnavailable: openapi.Answers[protocol.Readiness]("They cannot.",
 					protocol.Readiness{Status: "not ready", Reason: "the runtime does not work; run `sandlot doctor`"})}},
 		"GET /v1/openapi.json": {Summary: "The description of this API, an OpenAPI document",
-			Text:    "The tools in it are those of Sandlot itself.",
+			Text:    "The tools in it are Sandlot's own.",
 			Answers: answers[map[string]any]("The OpenAPI document.", nil)},
 		"GET " + resourceMetadata: {Summary: "Where users log in, for OAuth clients (RFC 9728)",
 			Text: "For the API. Only with issuers of tokens in the settings.", ID: "client.discover", Errors: missing,

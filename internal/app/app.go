@@ -204,7 +204,8 @@ func (m maker) openSandboxes(ctx context.Context, r records, t templating, runti
 		return s, err
 	}
 	if err := s.sessions.Recover(ctx); err != nil {
-		return s, fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
+		return s, fault.Wrap(fault.Configuration, err, "the sandboxes of an earlier server could not be taken over: %v",
+			err)
 	}
 	s.ports = port.New(port.Config{Store: r.store, SessionExists: s.sessions.Has, Links: m.parsed.links, Log: m.log})
 	return s, s.ports.Recover(ctx)
@@ -481,7 +482,7 @@ func (a *App) reapOrphans(ctx context.Context) {
 				next[id] = true
 				continue
 			}
-			a.log.Warn("removing a sandbox that belongs to nobody", "sandbox", id)
+			a.log.Warn("removing a sandbox without an owner", "sandbox", id)
 			if err := box.Stop(ctx); err != nil {
 				a.log.Error("could not remove an orphan", "sandbox", id, "error", err)
 			}

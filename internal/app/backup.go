@@ -16,7 +16,7 @@ func Backup(ctx context.Context, c *config.Config, file string, replace bool) er
 	return store.Backup(ctx, c.Server.Database(), file, replace)
 }
 
-// KeyFile returns where the key is with which secrets and log-ins are stored: its path, the name of the setting, or
+// KeyFile returns where the key of stored secrets and log-ins is: its path, the name of the setting, or
 // that in the keyring.
 func KeyFile(c *config.Config) string {
 	switch {

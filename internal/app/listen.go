@@ -21,7 +21,7 @@ func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Lis
 	return a.listen(ctx, nil)
 }
 
-// listen is Listen. If there are sockets, they are those of the network.
+// listen is Listen. The sockets, if there are any, are the network's.
 func (a *App) listen(ctx context.Context, sockets []*os.File) (network []net.Listener, owner net.Listener, err error) {
 	if err := a.checkListen(ctx); err != nil {
 		return nil, nil, err
@@ -64,7 +64,7 @@ func ownAddress(c config.Server, at net.Addr) string {
 	return c.LocalURL(host) + "/mcp"
 }
 
-// checkListen returns an error for settings and tokens with which anyone could use the server.
+// checkListen returns an error for settings and tokens that would let anyone use the server.
 func (a *App) checkListen(ctx context.Context) error {
 	if egress.Mode(a.Config.Network.Mode) == egress.Open &&
 		auth.Mode(a.Config.Server.Auth) != auth.Required {

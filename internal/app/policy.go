@@ -19,7 +19,7 @@ func compileRules(c *config.Config) (*policy.Rules, error) {
 		}
 		list = append(list, r)
 	}
-	// A service serves many people, who would share its servers and secrets, and of whom nobody can be asked. Its users
+	// A service serves many people, who would share its servers and secrets, and none of them can be asked. Its users
 	// have homes of their own, as other users do. Who sets mcp_consent has decided about servers.
 	list = append(list, policy.DenyServices(policy.SecretUse, true))
 	if c.Origin["mcp_consent"] == "default" {
@@ -52,7 +52,7 @@ type Verdict struct {
 	Rule   string `json:"rule"`   // empty: none
 	Place  string `json:"place"`
 	Reason string `json:"reason,omitempty"` // of a refusal
-	// Opens is the rule with which the operator allows what a built-in default denies.
+	// Opens is the operator's rule that allows what a built-in default denies.
 	Opens string `json:"opens,omitempty"`
 }
 

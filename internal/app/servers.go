@@ -64,7 +64,7 @@ func (m maker) openTools(r records, t templating, s sandboxes, ac access, g *gat
 	return x
 }
 
-// configureServers replaces the operator's MCP servers by those of the settings.
+// configureServers replaces the operator's MCP servers by the settings'.
 func (a *App) configureServers(ctx context.Context, c *config.Config) {
 	list, notes := c.Servers(ctx, auth.ParseID)
 	for _, n := range notes {

@@ -88,7 +88,7 @@ func (m maker) openTemplates(ctx context.Context, runtimes runtimeList, found *r
 	return t, nil
 }
 
-// aptSources returns the archive of which the sandboxes of the template host install packages; nil: none. What the
+// aptSources returns the archive from which the sandboxes of the template host install packages; nil: none. What the
 // packages are installed over is the machine's, so that this must be of the same distribution.
 func (m maker) aptSources(found *registries.Registries) []pkgregistry.AptSource {
 	if !m.c.Runtime.Apt || !image.DebianHost() {

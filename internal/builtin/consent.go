@@ -155,7 +155,7 @@ func keyOption(key, reference string) string {
 	return key + "=" + reference
 }
 
-// commandLine returns the shell command with which the user makes the same change.
+// commandLine returns the user's shell command for the same change.
 func commandLine(p spec.Change) string {
 	argv := []string{"sandlot", "mcp", "add", p.Name}
 	program := append([]string{p.Command}, p.Args...)

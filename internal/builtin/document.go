@@ -77,7 +77,7 @@ func (t *Tools) readDocument(ctx context.Context, l *session.Lease, c tool.Call,
 		return nil, fault.New(fault.FileAccess, "%s as text: %s", in.Path, cmp.Or(lastLine(string(d.Stderr.Head)),
 			fmt.Sprintf("the sandbox's Python ended with exit code %d", d.ExitCode))).With("path", in.Path)
 	case json.Unmarshal([]byte(head), &info) != nil:
-		return nil, fault.New(fault.FileAccess, "%s as text: the sandbox's Python answered what makes no sense", in.Path)
+		return nil, fault.New(fault.FileAccess, "%s as text: the sandbox's Python gave a senseless answer", in.Path)
 	}
 	text = strings.ToValidUTF8(text, "\ufffd")
 	r, fields := fileResult(l, in.Path, nil, in.Offset, info.Characters, "utf-8")

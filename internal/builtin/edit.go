@@ -168,12 +168,12 @@ func nearly(text, wanted []byte) string {
 		for at := range all[:max(0, len(all)-len(lines)+1)] {
 			here := all[at : at+len(lines)]
 			if slices.Equal(here, lines) || len(lines) == 1 && strings.Contains(here[0], lines[0]) {
-				return fmt.Sprintf("; but for white space it is in line %d: give it as the file has it (sandbox_read_file)",
+				return fmt.Sprintf("; but for white space it is in line %d: copy it from the file (sandbox_read_file)",
 					at+1)
 			}
 		}
 	}
-	return ": give it exactly as the file has it (sandbox_read_file)"
+	return ": copy it exactly from the file (sandbox_read_file)"
 }
 
 // wordsOf returns the lines of a text, each with one space between its words.

@@ -31,7 +31,7 @@ func TestReplaceAll(t *testing.T) {
 		{"x\na\n a", []Edit{{Old: "a", New: "b"}}, "edits[0].old_text is in the file 2 times (lines 2, 3): give more", 0},
 		{long, []Edit{{Old: "line", New: "b"}}, "edits[0].old_text is in the file 100 times (lines 1, 2, 3, 4, 5, …)", 0},
 		{"a\nb\nc", []Edit{{Old: "a\nb", New: "1"}, {Old: "b", New: "2"}},
-			"edits[1].old_text is not in the file: give it exactly as the file has it (sandbox_read_file) (after the edits", 0},
+			"edits[1].old_text is not in the file: copy it exactly from the file (sandbox_read_file) (after the edits", 0},
 		{"x\n\tif  a {\n\t\tb\n", []Edit{{Old: "  if a {\n    b", New: "1"}},
 			"edits[0].old_text is not in the file; but for white space it is in line 2", 0},
 		{"x\ny  = 1 # z", []Edit{{Old: "y = 1", New: "1"}}, "edits[0].old_text is not in the file; but for white space it is in " +

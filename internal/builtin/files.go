@@ -58,7 +58,7 @@ type FileRead struct {
 	Bytes     int    `json:"bytes" jsonschema:"How many were returned."`
 	Encoding  string `json:"encoding" jsonschema:"utf-8 or base64; empty: it is not text, and was not read."`
 	Truncated bool   `json:"truncated" jsonschema:"Whether there is more after them."`
-	Text      string `json:"text,omitempty" jsonschema:"What was read; an image is in content alone."`
+	Text      string `json:"text,omitempty" jsonschema:"What was read; an image is only in content."`
 	URI       string `json:"uri,omitempty" jsonschema:"The resource with the whole file, if there is more."`
 }
 

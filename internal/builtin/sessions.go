@@ -37,7 +37,7 @@ type Session struct {
 	Processes int     `json:"processes"`
 	Network   Traffic `json:"network"`
 	Usage     *Usage  `json:"usage,omitempty"` // nil if it has no sandbox, or the sandbox does not answer
-	// Unkept are files of the machine that a session that sleeps has open, and of which there is no copy: it does not
+	// Unkept are files of the machine that a session that sleeps has open, and that have no copy: it does not
 	// wake when the machine has replaced one.
 	Unkept []string `json:"unkept_files,omitempty"`
 	Ports  []Port   `json:"ports"`

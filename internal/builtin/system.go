@@ -13,7 +13,7 @@ import (
 const installAdvice = "The system's folders of the template %q (/usr, /etc …) are those of the server's machine, " +
 	"and read-only: apt-get, dpkg, yum and apk install nothing here. `pip install`, `uv pip install` and `npm " +
 	"install -g` do, and many programs are packages there too. Else the operator of this server can install it on " +
-	"the machine, where sandboxes find it at once, or add a template with a root file system of its own: templates " +
+	"the machine, where sandboxes find it at once, or add a template with its own root file system: templates " +
 	"in sandlot.yaml."
 
 // archiveComes tells users of a sandbox that started before its server had fetched the lists of packages what to do.

@@ -127,7 +127,7 @@ func (p *program) restoreFrom(ctx context.Context, file string) (restored, error
 	fmt.Fprintln(p.err, "the server checks the backup, and restarts")
 	r, err := server.Restore(ctx, f, st.Size())
 	if err == nil && r.State == hub.RestoreFailed {
-		err = fmt.Errorf("the backup is not restored, and the database has what it had before: %s", r.Problem)
+		err = fmt.Errorf("the backup is not restored, and the database is unchanged: %s", r.Problem)
 	}
 	return restored{r.Before, key}, err
 }

@@ -15,7 +15,7 @@ func (p *program) doctor() *cobra.Command {
 		Use: "doctor", Short: "Check that sandboxes work on this machine", Args: cobra.NoArgs,
 		Long: "Check the settings and the machine, boot a sandbox and run code in it. The exit code is 1 when a " +
 			"check fails. With --all it also looks at each runtime that Sandlot can use: whether it works here, what " +
-			"is missing, and what it costs; that has no influence on the exit code.",
+			"is missing, and what it costs; that does not change the exit code.",
 	}
 	c.Flags().BoolVar(&compare, "all", false, "compare all runtimes on this machine")
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {

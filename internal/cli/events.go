@@ -123,7 +123,7 @@ func (p *program) showEvents(ctx context.Context, client *client.Client, q url.V
 		return nil
 	}
 	if err == nil && follow {
-		err = errors.New("the server ended the stream: it stops, or the token is no longer good")
+		err = errors.New("the server ended the stream: it stops, or the token is no longer valid")
 	}
 	return errors.Join(err, table.Flush())
 }

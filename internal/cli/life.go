@@ -87,7 +87,7 @@ func (p *sessionCommands) set() *cobra.Command {
 	var labels []string
 	c := p.withJSON(&cobra.Command{
 		Use: "set ID", Short: "Change a session's name, labels or end", Args: cobra.ExactArgs(1),
-		Long: "Change what you have set of a session, an id, a name or home. What is not named stays.",
+		Long: "Change the settings of a session (an id, a name or home). What you do not name stays.",
 		Example: "  sandlot sessions set SESSION_ID --name build --label team=web\n  sandlot sessions set build --ends-in " +
 			"2h --on-end pause\n  sandlot sessions set build --ends-at never --label team- --name ''"})
 	c.Flags().StringVar(&name, "name", "", "a name that stands for its id; empty: none")
@@ -106,7 +106,7 @@ func (p *sessionCommands) set() *cobra.Command {
 			return p.usage(err)
 		}
 		if change.Empty() {
-			return p.usage(errors.New("say what is to change: --name, --label, --ends-at, --ends-in or --on-end"))
+			return p.usage(errors.New("say what to change: --name, --label, --ends-at, --ends-in or --on-end"))
 		}
 		return p.ask(c.Context(), "PATCH", client.SessionPath(args[0]), change,
 			func(s hub.SessionState) string { return s.ID + " is changed" })

@@ -45,7 +45,7 @@ with --server, with a token that has the role operator.`,
 		sub := &cobra.Command{Use: use, Short: short, Args: args}
 		c.AddCommand(p.withJSON(sub, func(cmd *cobra.Command, args []string) error {
 			if id == "" {
-				return usage{errors.New("--session is needed; what holds for all sessions stands under network: in " +
+				return usage{errors.New("--session is needed; the settings of all sessions are under network: in " +
 					"sandlot.yaml")}
 			}
 			change, err := make(args)

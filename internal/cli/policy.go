@@ -13,8 +13,8 @@ import (
 
 func (p *program) policy() *cobra.Command {
 	c := &cobra.Command{
-		Use: "policy", Short: "Check the rules for what principals may do",
-		Long: `Check the rules for what principals may do. The rules are in sandlot.yaml, under policy:. A change
+		Use: "policy", Short: "Check what the rules allow principals to do",
+		Long: `Check what the rules allow principals to do. The rules are in sandlot.yaml, under policy:. A change
 of that file applies within two seconds, to running sessions too.`,
 	}
 	c.AddCommand(p.checkPolicy())
@@ -25,8 +25,8 @@ func (p *program) checkPolicy() *cobra.Command {
 	var service bool
 	var roles []string
 	c := &cobra.Command{
-		Use: "check PRINCIPAL OPERATION [DETAIL]", Short: "Say what the rules decide, and which rule does",
-		Long: `Say what the rules of the settings decide about an operation, and which rule does. The exit code is 0
+		Use: "check PRINCIPAL OPERATION [DETAIL]", Short: "Say what the rules decide, and by which rule",
+		Long: `Say what the rules of the settings decide about an operation, and by which rule. The exit code is 0
 for allow, 3 for ask and 4 for deny.
 
 PRINCIPAL is local, or the name of a user. With --service it has a service token, and with --role

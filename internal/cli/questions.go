@@ -20,8 +20,8 @@ import (
 
 func (p *program) questions() *cobra.Command {
 	c := &cobra.Command{
-		Use: "questions", Short: "Show and answer questions of rules, for which agents wait",
-		Long: `Show and answer questions of rules, for which agents wait. A rule that asks, in sandlot.yaml under policy:,
+		Use: "questions", Short: "Answer the questions of rules for which agents wait",
+		Long: `Answer the questions of rules for which agents wait. A rule that asks, in sandlot.yaml under policy:,
 asks through the agent's client where that can ask its user. Otherwise the call waits for an answer
 here. You answer your own questions; an operator (without SANDLOT_TOKEN, on the server's machine)
 answers everybody's.`,

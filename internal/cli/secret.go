@@ -55,7 +55,7 @@ new value of a bound secret holds at once, and the hosts stay if none is given.`
 			"  sandlot secret set GIT_LOGIN --host github.com --basic",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usage{errors.New("give one name, and no value: that is read from the terminal, standard input " +
+				return usage{errors.New("give only a name: the value is read from the terminal, standard input " +
 					"or --file")}
 			}
 			return nil
@@ -63,7 +63,7 @@ new value of a bound secret holds at once, and the hosts stay if none is given.`
 	}
 	c.Flags().StringVar(&file, "file", "", "file with the value")
 	c.Flags().StringArrayVar(&hosts, "host", nil, "bind it to HTTPS requests to this HOST[:PORT]; may be repeated")
-	c.Flags().StringVar(&header, "header", "", "replace its placeholder in this header alone")
+	c.Flags().StringVar(&header, "header", "", "replace its placeholder only in this header")
 	c.Flags().BoolVar(&basic, "basic", false, "the value is user:password, as Git sends them")
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		query, err := boundQuery(hosts, header, basic)
@@ -202,7 +202,7 @@ func (p *program) secretList() *cobra.Command {
 					vault.Variable(s.Name))
 			}
 			if !s.Readable {
-				fmt.Fprintf(p.out, "  it cannot be read any more (its key is gone, or what is stored was changed): "+
+				fmt.Fprintf(p.out, "  it can no longer be read (its key is gone, or the stored data was changed): "+
 					"store it again with `sandlot secret set %s`\n", s.Name)
 			}
 		}

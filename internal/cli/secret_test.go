@@ -81,7 +81,7 @@ func TestSecret(t *testing.T) {
 
 	// A value as an argument is refused, and not repeated.
 	for _, args := range [][]string{{"set", "GH", "hunter2"}, {"set"}} {
-		says(t, k.run(t, 2, strings.NewReader("x"), args...), "give one name, and no value")
+		says(t, k.run(t, 2, strings.NewReader("x"), args...), "give only a name")
 	}
 	if len(k.asked) > 0 {
 		t.Errorf("the server was asked %q", k.asked)

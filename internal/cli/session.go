@@ -206,7 +206,7 @@ func (p *program) shell() *cobra.Command {
 	return c
 }
 
-// exitWith returns an error with which this program exits with the code of the other one.
+// exitWith returns an error that makes this program exit with the code of the other one.
 func exitWith(code int, err error) error {
 	if err == nil && code != 0 {
 		return exit(code & 0xff)

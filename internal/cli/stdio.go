@@ -49,7 +49,7 @@ connects to the next server, or starts one when the client needs it, and the cli
 	}
 	c.Flags().StringVar(&view, "tools", "", "third-party tools that the client is shown: all, search, code or auto "+
 		"(default: the setting tools)")
-	c.Flags().StringVar(&results, "results", "", "form of results: text, data or both (default: what is known of the client)")
+	c.Flags().StringVar(&results, "results", "", "form of results: text, data or both (default: what fits the client)")
 	return c
 }
 

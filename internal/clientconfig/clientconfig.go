@@ -492,7 +492,7 @@ func (c Client) Check(s *Server) error {
 		return nil
 	}
 	if s.Token != "" {
-		return fmt.Errorf("give the token, or the name of a variable that has it, and not both")
+		return fmt.Errorf("give either the token or the name of its variable, not both")
 	}
 	if c.variableFormat == "" {
 		return fmt.Errorf("%s puts no variables into its settings; give the token itself", c.Title)

@@ -62,7 +62,7 @@ func expandCrush(ctx context.Context, text string, v Variables) (string, error) 
 	return expand.Text(ctx, text, expand.Options{Env: v.Values, Allow: v.Allow, Commands: v.Commands, Folder: v.Folder})
 }
 
-// Keys are the keys of an entry after Translate. They are those of Crush.
+// Keys are the keys of an entry after Translate. They are Crush's.
 var Keys = []string{"type", "command", "args", "env", "url", "headers", "timeout", "disabled", "disabled_tools",
 	"enabled_tools", "oauth", "oauth_client_id", "oauth_client_secret", "oauth_issuer"}
 
@@ -150,7 +150,7 @@ func expandEditor(text string, v Variables, bareNames bool) (string, error) {
 		}
 		body, after, closed := strings.Cut(rest, "}")
 		if !closed || strings.Contains(body, "${") {
-			return "", errors.New("a ${ has no } of its own; one within the other is for sandlot.yaml")
+			return "", errors.New("a ${ has no matching }; only sandlot.yaml can nest them")
 		}
 		value, err := expandReference(body, v, bareNames)
 		if err != nil {
@@ -178,7 +178,7 @@ func expandReference(body string, v Variables, bareNames bool) (string, error) {
 		return "/", nil
 	case strings.HasPrefix(body, "workspaceFolder"), body == "userHome", body == "cwd",
 		strings.Contains(body, ":") && !hasDefault:
-		return "", fmt.Errorf("${%s} is known to the editor alone; write what it stands for", fault.Clip(body))
+		return "", fmt.Errorf("only the editor knows ${%s}; write what it stands for", fault.Clip(body))
 	case !variablePattern.MatchString(name):
 		return "", errors.New("a reference ${…} has a form that is not supported")
 	case !bareNames:

@@ -38,7 +38,8 @@ var bom = []byte("\xef\xbb\xbf")
 
 // byHand is the error for a file that cannot be changed without a risk for the rest of it.
 func (c Client) byHand(s Server) error {
-	return fmt.Errorf("it cannot be changed without a risk for the rest of it; put this in by hand:\n%s", c.Snippet(s))
+	return fmt.Errorf("it cannot be changed without a risk for the rest of the file; put this in by hand:\n%s",
+		c.Snippet(s))
 }
 
 // commented is the error for an entry whose comments a change would lose.

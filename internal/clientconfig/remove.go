@@ -11,7 +11,7 @@ import (
 )
 
 // errRemove is the error for a file that cannot be changed without a risk for the rest of it.
-var errRemove = errors.New("the server cannot be taken out without a risk for the rest of it; do it by hand")
+var errRemove = errors.New("the server cannot be removed without a risk for the rest of the file; do it by hand")
 
 // Remove returns the text of the client's file without the server of that name. The rest of the text stays the same. If
 // the server is not there, Remove returns text unchanged.

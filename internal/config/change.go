@@ -15,7 +15,7 @@ var reloadableKeys = []string{"mcp", "mcp_consent", "mcp_files", "mcp_files_comm
 
 const templateNetworks = "templates.*.network"
 
-// Changed returns the keys of the settings whose values differ from those of before: the ones that a
+// Changed returns the keys of the settings whose values differ from before: the ones that a
 // running server applies, and the ones that need a restart. For flavors, mcp, oidc, quotas, templates and
 // tools_for it returns the key of the whole section.
 func (c *Config) Changed(before *Config) (reloaded, needRestart []string) {

@@ -370,8 +370,8 @@ func TestBadFiles(t *testing.T) {
 			"cors: {enabled: true}\npolicy:\n  rules: [deny * *]\n  question_timeout: 1m\n  rules: []",
 			[]string{"policy: line 5", `"rules"`, "line 3"}},
 		{"policies in Cedar", "policy:\n  rules: [deny * *]\n  cedar: |\n    permit (principal, action, resource);",
-			[]string{"policy: line 3", "cedar is not a setting any more", "a line of rules", "deny * *"}},
-		{"cedar without a value", "policy:\n  cedar:\n", []string{"policy: line 2", "cedar is not a setting"}},
+			[]string{"policy: line 3", "cedar is no longer a setting", "a line of rules", "deny * *"}},
+		{"cedar without a value", "policy:\n  cedar:\n", []string{"policy: line 2", "cedar is no longer a setting"}},
 		{"no settings", "- a\n- b", []string{"not YAML with settings"}},
 		{"no YAML", "port: [", []string{"not YAML"}},
 	}

@@ -121,7 +121,7 @@ func (c *Config) noteUnusedVariables(env map[string]string) {
 	}
 }
 
-// setFromEnv sets a setting from its environment variables. Sandlot's own variable overrides those of
+// setFromEnv sets a setting from its environment variables. Sandlot's own variable overrides the ones of
 // the systems that it replaces.
 func (c *Config) setFromEnv(row setting, env map[string]string) error {
 	used := ""

@@ -55,7 +55,7 @@ func (c *Config) mcpRows() []setting {
 			boolean(&m.FilesCommands)},
 		{"mcp_consent", "allow", nil,
 			"what users' agents may do before a third-party MCP server is installed, started or connected: " +
-				"allow, ask (the user is asked first) or deny (the operator's servers alone)",
+				"allow, ask (the user is asked first) or deny (only the operator's servers)",
 			oneOf(&m.Consent, "allow", "ask", "deny")},
 		{"mcp_idle_timeout", "10m", nil,
 			"how long a third-party MCP server runs without use", duration(&m.IdleTimeout, time.Second, 3650*day)},
@@ -96,7 +96,7 @@ func checkVariableName(name string) (string, error) {
 }
 
 // Inherit prepares c to replace before in a running server. Where a client's file is invalid now, its
-// last valid entries stay in use. volumes are those of the running server: a file in one of them is not
+// last valid entries stay in use. volumes belong to the running server: a file in one of them is not
 // trusted either.
 func (c *Config) Inherit(before *Config, volumes []Volume) {
 	c.MCP.lastValid, c.MCP.runningVolumes = before.MCP.lastValid, volumes
@@ -115,7 +115,7 @@ func (c *Config) clientEntries(file string) (entries []entry.Entry, note string)
 	}
 	last, known := c.MCP.lastValid[file]
 	if known {
-		return last, fmt.Sprintf("mcp_files: %s: %v; what it said before holds", file, err)
+		return last, fmt.Sprintf("mcp_files: %s: %v; its last valid content holds", file, err)
 	}
 	return nil, fmt.Sprintf("mcp_files: %s: %v; no server is taken from it", file, err)
 }
@@ -138,7 +138,7 @@ func (c *Config) parseMCP(n *yaml.Node, path string) error {
 	return nil
 }
 
-// Servers returns the servers that the operator configured: those of the settings file, then those of
+// Servers returns the servers that the operator configured: the settings file's, then the ones of
 // MCP.Files. Each call reads the files of clients, and runs the commands in $(…), again. A server that
 // cannot be used has its Broken field set to the reason. notes are messages for the operator. Neither
 // contains a value that an expansion inserted. principal returns the id of a principal by the text in

@@ -121,14 +121,14 @@ func TestBrokenClientServers(t *testing.T) {
 			"${input:key} is something that the editor asks"},
 		{`{"mcpServers": {"x": {"command": "x", "env": {"K": "${input:key}"}}}}`, "env K: ${input:key}"},
 		{`{"servers": {"x": {"command": "${workspaceFolder}/x"}}}`,
-			"command: ${workspaceFolder} is known to the editor alone"},
-		{`{"servers": {"x": {"command": "${userHome}/x"}}}`, "known to the editor alone"},
-		{`{"servers": {"x": {"command": "${config:a.b}"}}}`, "known to the editor alone"},
+			"command: only the editor knows ${workspaceFolder}"},
+		{`{"servers": {"x": {"command": "${userHome}/x"}}}`, "only the editor knows"},
+		{`{"servers": {"x": {"command": "${config:a.b}"}}}`, "only the editor knows"},
 		{`{"servers": {"x": {"command": "x", "args": ["${TOKEN}"]}}}`,
 			"args 1: ${TOKEN}: a variable is written ${env:TOKEN}"},
 		{`{"mcpServers": {"x": {"command": "x", "args": ["a", "${UNSET}"]}}}`, "args 2: the variable UNSET is not set"},
-		{`{"mcpServers": {"x": {"command": "x", "args": ["${A:-${TOKEN}}"]}}}`, "no } of its own"},
-		{`{"mcpServers": {"x": {"command": "x", "args": ["${TOKEN"]}}}`, "no } of its own"},
+		{`{"mcpServers": {"x": {"command": "x", "args": ["${A:-${TOKEN}}"]}}}`, "no matching }"},
+		{`{"mcpServers": {"x": {"command": "x", "args": ["${TOKEN"]}}}`, "no matching }"},
 		{`{"mcpServers": {"x": {"command": "x", "args": ["${a b}"]}}}`, "has a form that is not supported"},
 		{`{"mcpServers": {"x": {"command": "x", "envFile": ".env"}}}`, "envFile is not supported"},
 		{`{"mcpServers": {"x": {"url": "http://x/", "headersHelper": "x.sh"}}}`, "headersHelper is not supported"},
@@ -205,7 +205,7 @@ func TestClientFilesRunNothing(t *testing.T) {
 				t.Fatalf("%s of %q ran a program", name, text)
 			}
 			if strings.Contains(text, "$(") &&
-				(len(list) != 1 || !strings.Contains(list[0].Invalid, "sandlot.yaml alone") &&
+				(len(list) != 1 || !strings.Contains(list[0].Invalid, "only sandlot.yaml may") &&
 					!strings.Contains(list[0].Invalid, "not known")) {
 				t.Errorf("%s of %q: %+v", name, text, list)
 			}
@@ -377,7 +377,7 @@ func TestClientFilesOfOthers(t *testing.T) {
 	read(first, "good", "chmod go-w")
 	next := settings("")
 	next.Inherit(first, nil)
-	read(next, "good", "what it said before holds")
+	read(next, "good", "its last valid content holds")
 	write("evil", 0o600)
 	shared := settings(dir + ":/data")
 	read(shared, "", "add :ro to the volume")

@@ -73,7 +73,7 @@ func (c *Config) networkRows() []setting {
 		{"network.idle_timeout", "10m", nil,
 			"how long nothing may move on a connection", duration(&n.Idle, time.Second, 7*day)},
 		{"network.hold", "20s", nil,
-			"how long a connection waits for a person who is asked about its host; 0: nobody is asked in the middle of a " +
+			"how long a connection waits for a person who is asked about its host; 0: no question in the middle of a " +
 				"call", duration(&n.Hold, 0, 30*time.Second)},
 	}
 }

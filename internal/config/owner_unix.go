@@ -30,8 +30,9 @@ func checkStateFolder(dir string) error {
 		return nil
 	}
 	if st.Mode()&os.ModeSticky != 0 {
-		return fault.New(fault.Configuration, "the state folder %s is one for the files of all users, who choose then what "+
-			"runs as root: name a folder of root's alone with --state-dir", fault.Printable(dir, 200))
+		return fault.New(fault.Configuration, "the state folder %s is for the files of all users, "+
+			"who could then choose what "+
+			"runs as root: name a folder that only root uses with --state-dir", fault.Printable(dir, 200))
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {

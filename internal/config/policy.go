@@ -25,7 +25,7 @@ type RuleText struct {
 func (c *Config) policyRows() []setting {
 	return []setting{
 		{"policy.question_timeout", "2m", nil,
-			"how long a call waits when a rule asks, and nobody answers; then the answer is no",
+			"how long a call waits for the answer to a rule's question; then the answer is no",
 			duration(&c.Policy.QuestionTimeout, time.Second, time.Hour)},
 	}
 }
@@ -41,7 +41,7 @@ func (c *Config) parsePolicy(values map[string]*string, n *yaml.Node, file strin
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name, value := n.Content[i].Value, n.Content[i+1]
 		if name == "cedar" {
-			return fmt.Errorf("line %d: cedar is not a setting any more: write each policy as a line of rules. forbid "+
+			return fmt.Errorf("line %d: cedar is no longer a setting: write each policy as a line of rules. forbid "+
 				"is deny, @ask is ask, and `- deny * *` as the last line refuses what no line before allows",
 				n.Content[i].Line)
 		}

@@ -294,12 +294,12 @@ func (c *Config) sessionRows() []setting {
 			"seconds without use after which a session sleeps or stops",
 			duration(&s.IdleTimeout, time.Second, 3650*day)},
 		{"cleanup_interval", "60", []string{"MSB_CLEANUP_INTERVAL"},
-			"seconds between two looks for idle sessions", duration(&s.SweepInterval, time.Second, day)},
+			"seconds between two searches for idle sessions", duration(&s.SweepInterval, time.Second, day)},
 		{"orphan_timeout", "3600", nil,
 			"seconds without a server after which a sandbox ends itself; 0: never; 24 h by default with on_stop: keep",
 			duration(&s.OrphanTimeout, 0, 3650*day)},
 		{"orphan_cleanup_interval", "600", []string{"MSB_ORPHAN_CLEANUP_INTERVAL"},
-			"seconds between two looks for sandboxes that belong to nobody",
+			"seconds between two searches for sandboxes without an owner",
 			duration(&s.OrphanSweepInterval, time.Second, day)},
 		{"enable_lru_eviction", "true", []string{"MSB_ENABLE_LRU_EVICTION"},
 			"at the limit, stop the caller's session that was idle for longest", boolean(&s.EvictIdle)},
@@ -335,7 +335,7 @@ func (c *Config) sessionRows() []setting {
 			"encrypt on the disk what sleeping sessions and snapshots have in memory, with the key of secrets",
 			boolean(&s.Hibernate.Seal)},
 		{"hibernate.keep", "7d", nil,
-			"how long a session may sleep; then it keeps its files alone", duration(&s.Hibernate.Keep, 0, 36500*day)},
+			"how long a session may sleep; then it keeps only its files", duration(&s.Hibernate.Keep, 0, 36500*day)},
 	}
 }
 

@@ -341,7 +341,7 @@ func (c *Config) finishTemplates() error {
 	}
 	if c.Network.Mode == "open" && slices.Contains(r.Names, "docker") {
 		return c.InvalidSetting("network.mode", errors.New("the runtime docker gives no sandbox the machine's own "+
-			"network; use public, or the runtime gvisor alone"))
+			"network; use public, or only the runtime gvisor"))
 	}
 	if c.sandboxImage != "" {
 		if slices.ContainsFunc(c.Templates, func(t Template) bool { return t.Name == ImageTemplate }) {

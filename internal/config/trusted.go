@@ -37,7 +37,7 @@ func (t *fileChecker) open(file string) (*os.File, error) {
 		err = errors.New("it was replaced while it was opened")
 	}
 	if err == nil && !st.Mode().IsRegular() {
-		err = errors.New("it is a directory, or another thing that is not a file")
+		err = errors.New("it is a directory, or something else that is not a file")
 	}
 	if err == nil {
 		err = t.checkFile(resolved, st)
@@ -80,7 +80,7 @@ func (t *fileChecker) checkFile(path string, st os.FileInfo) error {
 	}
 	if t.hasVolumes && hasSecondName(path, st) {
 		return errors.New("sandboxes may write it, as it has a second name (a hard link), which may be in a volume; " +
-			"make it a file of its own")
+			"make it a separate file")
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func defaultDomain() string {
 const (
 	// helperTimeout is how long a credential helper may take. It may ask the user's key ring.
 	helperTimeout = 30 * time.Second
-	// tokenUser is the user name with which a helper says that the secret is a token.
+	// tokenUser is the user name by which a helper says that the secret is a token.
 	tokenUser = "<token>"
 )
 

@@ -407,7 +407,7 @@ func (l *conn) checkServerName(first []byte) ([]byte, error) {
 	var refusal error
 	host := l.target.Name
 	if err != nil {
-		refusal = refusalError{why: "what its TLS asks for cannot be read", cause: OtherTLSName}
+		refusal = refusalError{why: "its TLS request cannot be read", cause: OtherTLSName}
 	} else if name != "" {
 		l.serverName = name
 		if n, _, err := parseHost(name); err != nil || n != l.target.Name {

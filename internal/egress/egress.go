@@ -195,7 +195,7 @@ func (f Forbidden) Error() string {
 	case AddRule:
 		advice = ". The operator of this server can allow it: network.allow in sandlot.yaml"
 	case AddException:
-		advice = ". The operator of this server alone can allow it, with name and range: network.allow_private in " +
+		advice = ". Only the operator of this server can allow it, with name and range: network.allow_private in " +
 			"sandlot.yaml"
 	case ChangeMode:
 		advice = ". The operator of this server can give you a network: network.mode in sandlot.yaml"

@@ -181,7 +181,7 @@ func (e *Outlet) Close() {
 // Usage returns what this sandbox did with the network.
 func (e *Outlet) Usage() Usage { return e.count.usage() }
 
-// countBoth applies f to the counters of this sandbox and to those of all sandboxes together.
+// countBoth applies f to the counters of this sandbox and to the ones of all sandboxes together.
 func (e *Outlet) countBoth(f func(*counters)) {
 	f(&e.count)
 	f(&e.b.totals)
@@ -205,7 +205,7 @@ func (e *Outlet) endWait() {
 	e.waiting--
 }
 
-// byteLimit returns a refusal if the bytes of this session, or those of its principal for this day, are used up.
+// byteLimit returns a refusal if the bytes of this session, or of its principal for this day, are used up.
 func (e *Outlet) byteLimit() error {
 	n, unit := e.b.config.Limits.Bytes, "bytes"
 	if t := e.meter.Traffic(); n == 0 || t.Up+t.Down <= uint64(n) {

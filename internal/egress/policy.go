@@ -71,7 +71,7 @@ func (p Private) allows(a netip.Addr, k addrClass) bool {
 type Policy struct {
 	Mode  Mode   `json:"mode"`
 	Allow []Rule `json:"allow,omitempty"`
-	// Private hosts are allowed like those of Allow, and also in the range of the exception.
+	// Private hosts are allowed like Allow's, and also in the range of the exception.
 	Private []Private `json:"allow_private,omitempty"`
 	// Registries are the package registries in the operator's settings. They are allowed at
 	// any address, this machine included, but not at link-local ones, where metadata

@@ -22,5 +22,5 @@ func readNow(fd uintptr, b []byte) (n int, err error) {
 	}
 }
 
-// errConnRefused is the system's error for a port where nobody listens.
+// errConnRefused is the system's error for a port without a listener.
 const errConnRefused = syscall.ECONNREFUSED

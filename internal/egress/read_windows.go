@@ -13,5 +13,5 @@ func readable(syscall.Conn) syscall.RawConn { return nil }
 // readNow is not called: readable returns nothing to read from.
 func readNow(uintptr, []byte) (int, error) { return 0, errors.ErrUnsupported }
 
-// errConnRefused is the system's error for a port where nobody listens.
+// errConnRefused is the system's error for a port without a listener.
 const errConnRefused = windows.WSAECONNREFUSED

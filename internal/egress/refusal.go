@@ -109,7 +109,7 @@ func distinct(r []Refusal) []Refusal {
 const (
 	// maxRefusals bounds the refusals that are stored for TakeRefusals, and for each third-party server.
 	maxRefusals = 8
-	// maxAllRefusals bounds those of all servers together. The oldest make room.
+	// maxAllRefusals bounds the refusals of all servers together. The oldest make room.
 	maxAllRefusals = 64
 )
 
@@ -152,7 +152,7 @@ func (r *refusals) put(n Refusal) {
 	*r = append(*r, n)
 }
 
-// take removes the refusals of a server, and returns them; of the empty one those of all other programs.
+// take removes and returns the refusals of a server; for the empty name, of all other programs.
 func (r *refusals) take(server string) (taken []Refusal) {
 	*r = slices.DeleteFunc(*r, func(x Refusal) bool {
 		if x.server == server {

@@ -108,7 +108,7 @@ func parseAddr(s string) (netip.Addr, error) {
 	case err != nil:
 		return a, errors.New("it is neither a name nor an address")
 	case a.Zone() != "":
-		return a, errors.New("an address with a zone is no use here")
+		return a, errors.New("an address with a zone cannot be used here")
 	}
 	return a.Unmap(), nil
 }

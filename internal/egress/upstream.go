@@ -155,7 +155,7 @@ func requestTunnel(ctx context.Context, c net.Conn, u *url.URL, target string) (
 	return c, nil
 }
 
-// proxyError is the HTTP status with which a proxy refused a CONNECT request.
+// proxyError is the HTTP status of a proxy that refused a CONNECT request.
 type proxyError int
 
 func (e proxyError) Error() string { return fmt.Sprintf("the server's proxy answered %d", int(e)) }

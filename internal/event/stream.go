@@ -29,7 +29,7 @@ const (
 	numClasses
 )
 
-// Noisy reports whether others than the principal's clients cause such events, at any number.
+// Noisy reports whether not only the principal's clients cause such events, at any number.
 func (e *Event) Noisy() bool { return e.class() == noisy }
 
 func (e *Event) class() int {

@@ -145,8 +145,8 @@ func check(word *syntax.Word) (err error) {
 
 // checkAllowed returns an error for commands and variables that the options do not allow.
 func checkAllowed(word *syntax.Word, o Options) (err error) {
-	refused := errors.New("$(command) is for sandlot.yaml alone: no other file runs a program on this machine, unless " +
-		"the operator sets mcp_files_commands: true; write \\$ for a $ that stands for itself")
+	refused := errors.New("only sandlot.yaml may have $(command): no other file runs a program on this machine, " +
+		"unless the operator sets mcp_files_commands: true; write \\$ for a $ that stands for itself")
 	syntax.Walk(word, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.CmdSubst:

@@ -45,7 +45,7 @@ var kinds = map[Kind]kindInfo{
 	Internal: {"INTERNAL_ERROR", "internal", "high", "Internal error: ", -32603, 500,
 		[]string{"Try again; if it happens again, look at the server's log for this request"}},
 	ResourceLimit: {"RESOURCE_LIMIT_EXCEEDED", "resource", "high", "Resource limit exceeded: ", -32600, 429,
-		[]string{"Stop a session that is not needed any more (stop_session)", "Use a smaller flavor",
+		[]string{"Stop a session that you no longer need (stop_session)", "Use a smaller flavor",
 			"Ask the operator to raise the limit"}},
 	Configuration: {"CONFIGURATION_ERROR", "configuration", "high", "Configuration error: ", -32603, 500,
 		[]string{"Run `sandlot config` to see the settings and where each comes from"}},

@@ -1,4 +1,4 @@
-// Package finder has the tools with which a model finds and calls what third-party servers offer without having all
+// Package finder has the tools by which a model finds and calls what third-party servers offer without having all
 // of it in a list: search_tools, describe_tools and call_tool.
 package finder
 
@@ -57,7 +57,7 @@ func New(c Connections, isOwn func(name string) bool, log *slog.Logger) *Finder 
 
 type searchInput struct {
 	Query  string `json:"query,omitempty" jsonschema:"Words. Leave it out for a list of the servers."`
-	Server string `json:"server,omitempty" jsonschema:"Search this server alone."`
+	Server string `json:"server,omitempty" jsonschema:"Search only this server."`
 	Limit  int64  `json:"limit,omitempty"`
 }
 

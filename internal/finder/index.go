@@ -186,7 +186,7 @@ func (f *Finder) makeRoom() (unused []*index) {
 	return unused
 }
 
-// refresh reads the entries, unless they are those of this moment. The caller holds x.mu.
+// refresh reads the entries, unless they are up to date. The caller holds x.mu.
 func (f *Finder) refresh(ctx context.Context, p auth.Principal, x *index) {
 	f.mu.Lock()
 	stale := x.stale

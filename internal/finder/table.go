@@ -77,7 +77,7 @@ func (t *table) match(query string, entries []entry) (all []int, err error) {
 	return all, rows.Err()
 }
 
-// follow makes the words those of these entries.
+// follow makes the words belong to these entries.
 func (t *table) follow(ctx context.Context, entries []entry) error {
 	rows, gone := t.compare(entries)
 	if len(gone) > len(t.entries)-len(gone) { // to make it again is less work

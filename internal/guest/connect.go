@@ -154,7 +154,7 @@ func carry(ctx context.Context, socket string, stream io.ReadWriteCloser) error 
 
 // listenAt listens at the agent's socket in place of an earlier process.
 func listenAt(socket string) (*net.UnixListener, error) {
-	// A name of its own first: the agent never dials a socket at which nobody listens.
+	// A name of its own first: the agent never dials a socket without a listener.
 	temporary := filepath.Join(filepath.Dir(socket), fmt.Sprintf(".connect-%d", os.Getpid()))
 	_ = os.Remove(temporary)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: temporary})

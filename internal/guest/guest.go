@@ -662,7 +662,7 @@ func (a *Agent) checkWorkdir() error {
 	return nil
 }
 
-// withUserHome returns variables with those of the sandbox's user: HOME and USER.
+// withUserHome returns variables with HOME and USER of the sandbox's user.
 func (a *Agent) withUserHome(env map[string]string) map[string]string {
 	if a.user == nil || !a.config.Init {
 		return env

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// renewInterpreters gives the interpreters of a copy other random numbers than those of the original.
+// renewInterpreters gives the interpreters of a copy other random numbers than the original's.
 func (a *Agent) renewInterpreters(ctx context.Context) error {
 	a.mu.Lock()
 	all := slices.Collect(maps.Values(a.interps))

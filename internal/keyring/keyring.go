@@ -93,6 +93,6 @@ func do(act func() error) error {
 // unusable does not wrap the cause: a bus that does not exist is no key that does not exist.
 func unusable(cause error) error {
 	return fault.New(fault.Configuration, "the keyring cannot be used: %v. Start the server in the session of a "+
-		"user whose keyring is unlocked (%s); a server that no user's session has takes the key from a file "+
+		"user whose keyring is unlocked (%s); a server outside of a user's session takes the key from a file "+
 		"(secrets.key_file) or from its environment (SANDLOT_SECRETS_KEY)", cause, hint)
 }

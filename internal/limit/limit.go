@@ -110,7 +110,7 @@ func overLimit(k Kind, s *share, n int64) error {
 	}
 	f := fault.Limit(kindTexts[k].resource, s.reserved[k].Load(), s.limits[k],
 		"there are as many %s as %s may have (%d)", kindTexts[k].text, whose, s.limits[k]).
-		Advise("Wait for some of them to end, and try again", "End what is not needed any more")
+		Advise("Wait for some of them to end, and try again", "End what you no longer need")
 	if k == AnswerBytes || k == IncomingAnswerBytes {
 		f.Advice = []string{"Read the answers of other calls first, and try again", "Ask for less at once"}
 	}

@@ -139,13 +139,13 @@ func (s *Session) encodeRequest(c *call, r Request) (transport.Outgoing, error) 
 	if len(meta) > 0 {
 		b, err := rawjson.Encode(meta)
 		if err != nil {
-			return m, fmt.Errorf("the _meta of %s is no JSON: %w", c.method, err)
+			return m, fmt.Errorf("the _meta of %s is not JSON: %w", c.method, err)
 		}
 		params["_meta"] = b
 	}
 	var err error
 	if m.Body, err = encode(rawjson.Number(c.id), r.Method, params); err != nil {
-		return m, fmt.Errorf("the parameters of %s are no JSON: %w", c.method, err)
+		return m, fmt.Errorf("the parameters of %s are not JSON: %w", c.method, err)
 	}
 	return m, nil
 }

@@ -43,7 +43,7 @@ func (a *addition) add(ctx context.Context, root v1.Descriptor) (Image, error) {
 	}
 	image, there, err := a.store.Get(a.called)
 	if err == nil && !there {
-		err = fault.New(fault.NotFound, "the image %s was removed in the moment in which it was added", a.called)
+		err = fault.New(fault.NotFound, "the image %s was removed while it was being added", a.called)
 	}
 	return image, err
 }

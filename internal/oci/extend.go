@@ -27,7 +27,7 @@ func (s *Store) Extend(ctx context.Context, base string, layer io.Reader, name s
 	return s.using(ctx, func() (Image, error) {
 		entry, there, err := s.find(base)
 		if err == nil && !there {
-			err = fault.New(fault.NotFound, "the image %s is not in the store any more", base)
+			err = fault.New(fault.NotFound, "the image %s is no longer in the store", base)
 		}
 		if err != nil {
 			return Image{}, err

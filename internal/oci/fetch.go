@@ -75,7 +75,7 @@ func (t *transfer) run(ctx context.Context) error {
 	return err
 }
 
-// close closes the file, when nobody reads it any more.
+// close closes the file, after the last read.
 func (t *transfer) close() error {
 	if t.file == nil {
 		return nil

@@ -44,7 +44,7 @@ func (s *Store) readIndex() (*v1.IndexManifest, error) {
 	}
 	if err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "the index of the image store is damaged: %v. Remove it "+
-			"(rm %s), and get the images again: what is whole of them is not transferred again", err, f.Name())
+			"(rm %s), and get the images again: complete parts are not transferred again", err, f.Name())
 	}
 	return index, nil
 }

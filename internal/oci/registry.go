@@ -234,7 +234,7 @@ func (r *repository) again(ctx context.Context, do func() error) error {
 	}
 }
 
-// isRefused reports whether there is nobody to answer.
+// isRefused reports whether no program listens.
 func isRefused(err error) bool {
 	var lookup *net.DNSError
 	var dial *net.OpError

@@ -18,7 +18,7 @@ func DenyServices(o Operation, usersToo bool) Rule {
 		who: func(p auth.Principal, _ Operation) bool { return p.Service || usersToo && p.OfService() }}
 }
 
-// Opens returns the rule with which the operator allows what a built-in default denies; empty: the rule is the
+// Opens returns the operator's rule that allows what a built-in default denies; empty: the rule is the
 // operator's own.
 func (r *Rule) Opens(q Question) string {
 	if !r.builtIn {

@@ -206,7 +206,7 @@ var polled = map[Operation]bool{
 // server would have to be asked for.
 func (o Operation) Polled() bool { return polled[o] }
 
-// unasked are the operations about which nobody is asked: those without which no client works,
+// unasked are the operations without a question: the ones that every client needs,
 // and those that no principal requests.
 var unasked = map[Operation]bool{
 	ClientConnect: true, ClientSetLevel: true, ClientGuide: true, ToolList: true, ToolFind: true, PromptList: true,

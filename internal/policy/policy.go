@@ -79,7 +79,7 @@ func (d Decision) Err() error {
 	case d.Effect == Allow:
 		return nil
 	case d.Effect == Ask && d.Reason == nil:
-		return fault.New(fault.Forbidden, "this needs a person's consent, and nobody could be asked")
+		return fault.New(fault.Forbidden, "this needs a person's consent, and there was no one to ask")
 	case d.Reason == nil:
 		return fault.New(fault.Forbidden, "this server does not allow it")
 	}

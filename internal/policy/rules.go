@@ -115,7 +115,7 @@ func (r *Rule) check() error {
 		return fmt.Errorf("%s is decided for the user whose sandbox it is, and not for a token: name the user",
 			r.operation)
 	case r.Effect == Ask && !slices.ContainsFunc(list, Operation.askable):
-		return fmt.Errorf("nobody is asked about %s: allow or deny it", r.operation)
+		return fmt.Errorf("a rule cannot ask about %s: allow or deny it", r.operation)
 	case r.pattern == "" || r.pattern == "*":
 		r.pattern = ""
 		return nil

@@ -336,7 +336,7 @@ func TestParseRule(t *testing.T) {
 		"deny role:king shell.execute":     "must be one of",
 		"deny * shell.exec":                `did you mean "shell.execute"?`,
 		"deny * sh*":                       "there is no operation",
-		"ask * tool.list":                  "nobody is asked",
+		"ask * tool.list":                  "cannot ask",
 		"deny * session.list x":            "has no detail",
 		"deny * network.reach https://x/y": "is not a host",
 		"deny service network.reach":       "name the user",

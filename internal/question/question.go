@@ -381,7 +381,7 @@ func (s *Questions) AnswerForm(id string, values map[string]json.RawMessage) (bo
 	case o == nil:
 		return false, nil
 	case o.Form == nil:
-		return false, fault.Argument("content", "the question has no form: answer it with yes or no alone")
+		return false, fault.Argument("content", "the question has no form: answer only yes or no")
 	}
 	content, err := o.Form.Fill(values)
 	if err != nil {

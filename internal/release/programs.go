@@ -33,7 +33,7 @@ func Main() string {
 }
 
 // An Upgrade replaces the programs of a folder. Its own folder is beside them, so that a program is replaced at once.
-// Close ends it: unless Keep was called, the programs are those of before.
+// Close ends it: unless Keep was called, the programs are unchanged.
 type Upgrade struct {
 	Dir string // with the programs
 

@@ -48,7 +48,7 @@ type Storage interface {
 	VolumeBytes(ctx context.Context, name string) (bytes int64, at time.Time, err error)
 }
 
-// Image is an image of which a runtime makes sandboxes.
+// Image is an image from which a runtime makes sandboxes.
 type Image struct {
 	ID string // what the runtime calls it, by its content: it never comes to mean another image
 	// Rootfs is the path of a file with the root file system, of a runtime that needs one.
@@ -58,7 +58,7 @@ type Image struct {
 	Env     []string
 }
 
-// Images has the images of which a runtime makes sandboxes.
+// Images has the images from which a runtime makes sandboxes.
 type Images interface {
 	// Image returns the image of that reference, to be used. If there is none, it gets it from a
 	// registry. An ID is only looked up. Progress gets what is being done, in words.
@@ -119,7 +119,7 @@ type Freezer interface {
 	// that is ErrLater it can be tried again.
 	Thaw(ctx context.Context, b Sandbox) error
 	// Wake makes a sandbox of an image, packed or not. After an error that is ErrLater the image can be used again. The
-	// spec has a new ID and Secret; Template and Mounts are those of the frozen sandbox, whose limits it gets. An error
+	// spec has a new ID and Secret; Template and Mounts come from the frozen sandbox, whose limits it gets. An error
 	// that is ErrRemains is that of Create. The image stays: whoever has used the sandbox removes it, since its random
 	// numbers would be the same in another one.
 	Wake(ctx context.Context, spec Spec, image string) (Sandbox, error)

@@ -1,4 +1,4 @@
-// Package schematype knows which JSON types a JSON Schema takes. The schemas are those of third-party servers: references
+// Package schematype knows which JSON types a JSON Schema takes. The schemas come from third-party servers: references
 // may lead in circles, and each part may name others many times. Each part is looked at once.
 package schematype
 
@@ -93,7 +93,7 @@ func At(value any, pointer string) (_ any, ok bool) {
 
 var unescape = strings.NewReplacer("~1", "/", "~0", "~")
 
-// Types returns the types of which a part of the schema takes values.
+// Types returns the types whose values a part of the schema takes.
 func (s *Schema) Types(part any) Types {
 	m := s.Follow(part)
 	if m == nil {

@@ -110,7 +110,7 @@ func (servers *Servers) beginInstall(p auth.Principal, name, folder string) (end
 	o := servers.owner(p)
 	if o.installs[folder] {
 		return nil, fault.Argument("name",
-			"something is being installed into %s already; wait until that is done", folder)
+			"another installation into %s is running; wait until it ends", folder)
 	}
 	if o.installs == nil {
 		o.installs = map[string]bool{}

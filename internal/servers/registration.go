@@ -272,7 +272,7 @@ func (servers *Servers) Disconnect(ctx context.Context, p auth.Principal, what s
 	defer release()
 	if s.Configured {
 		return Info{}, fault.New(fault.InvalidParameters,
-			"%s is the operator's, and can be disconnected in the settings alone (mcp.%s.disabled)", s.Title(), s.Name)
+			"%s is the operator's, and only the settings can disconnect it (mcp.%s.disabled)", s.Title(), s.Name)
 	}
 	if remove {
 		i := s.info()
@@ -338,7 +338,7 @@ func (s *server) remove(ctx context.Context) {
 	}
 }
 
-// Restart stops a server and starts it again. The values in env and headers replace those of the same
+// Restart stops a server and starts it again. The values in env and headers replace the values of the same
 // names. A variable or header that the server did not have needs the user's consent, as for a new server.
 func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string,
 	consent spec.Consent) (i Info, err error) {
@@ -403,7 +403,7 @@ func (s *server) forbidden() error {
 	return nil
 }
 
-// mergedValues returns the server's values with those of env and headers added; both may be empty.
+// mergedValues returns the server's values, and the ones of env and headers; both may be empty.
 func (s *server) mergedValues(env, headers map[string]string) (spec.Values, error) {
 	s.mu.Lock()
 	rec, values := s.rec, s.Values

@@ -53,7 +53,8 @@ func (s *server) callFault(l *instance.Instance, err error) error {
 	var invalid *transport.InvalidAnswerError
 	switch {
 	case errors.As(err, &invalid):
-		return s.fault(fault.Connection, err, "answered, and not as MCP has it: %s", spec.SafeText(invalid.Error(), 500))
+		return s.fault(fault.Connection, err, "gave an answer that is not valid MCP: %s",
+			spec.SafeText(invalid.Error(), 500))
 	case errors.As(err, &answered):
 		data := answered.Data
 		if len(data) > limit.LargeAnswer { // no reservation counts errors

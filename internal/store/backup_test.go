@@ -295,17 +295,17 @@ func testRestoreRefuses(t *testing.T, place string) {
 		"negative":    {change(`PRAGMA user_version = -1`), "damaged"},
 		"trigger": {change(`CREATE TRIGGER x AFTER INSERT ON tokens BEGIN DELETE FROM tokens; END`),
 			"triggers or views"},
-		"dangling":  {change(`DELETE FROM sessions`), "not there"},
-		"no table":  {change(`DROP TABLE secrets`), "not those of its version"},
+		"dangling":  {change(`DELETE FROM sessions`), "do not exist"},
+		"no table":  {change(`DROP TABLE secrets`), "do not belong to its version"},
 		"null hash": {change(`ALTER TABLE tokens RENAME TO t; CREATE TABLE tokens AS SELECT * FROM t; DROP TABLE t; UPDATE tokens SET hash = NULL`), ""},
 		"extra": {change(`CREATE TABLE sandlot_state (one, version, server); INSERT INTO sandlot_state VALUES (1, 0, 99)`),
-			"not those of its version"},
+			"do not belong to its version"},
 		"path":       {change(`UPDATE sessions SET workspace = '../../../../etc'`), "no session has such a workspace"},
 		"shared":     {change(`UPDATE sessions SET workspace = (SELECT min(workspace) FROM sessions)`), "no session has such a workspace"},
 		"no time":    {change(`UPDATE sessions SET created = 'yesterday'`), "its sessions"},
 		"no JSON":    {change(`UPDATE connections SET record = 'x'`), "connection aaaaaa"},
 		"no day":     {change(`UPDATE traffic SET day = 'x'`), "day"},
-		"odd column": {change(`ALTER TABLE tokens ADD COLUMN "a"", evil" TEXT`), "not those of its version"},
+		"odd column": {change(`ALTER TABLE tokens ADD COLUMN "a"", evil" TEXT`), "do not belong to its version"},
 	} {
 		file := filepath.Join(dir, name)
 		test.write(file)

@@ -64,7 +64,7 @@ func parentsFirst(all []table) ([]table, error) {
 // copiedAtOnce is how many rows one statement inserts.
 const copiedAtOnce = 64
 
-// replaceAll replaces the rows of tables by those of another database.
+// replaceAll replaces the rows of tables by another database's.
 func replaceAll(ctx context.Context, from, to *sql.Tx, tables []table) error {
 	for _, t := range slices.Backward(tables) {
 		if _, err := to.ExecContext(ctx, fmt.Sprintf(`DELETE FROM %q`, t.name)); err != nil {

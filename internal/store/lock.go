@@ -37,7 +37,7 @@ type serverLock struct {
 	number int64 // of this server
 	pool   *sql.DB
 
-	generation atomic.Uint64         // of connections: those of earlier generations are not used again
+	generation atomic.Uint64         // of connections: earlier generations' are not used again
 	down       atomic.Pointer[error] // the fault of all calls; nil while the lock is held
 	lost       chan error
 
@@ -69,7 +69,7 @@ func (p *postgresDB) lock(ctx context.Context, log *slog.Logger) (_ *serverLock,
 	}
 	if !ok {
 		return nil, fault.New(fault.Configuration, "another Sandlot server uses the PostgreSQL database %s (%s); stop "+
-			"that server, or give this one a database of its own: one database has one server", p.name, l.holder(ctx))
+			"that server, or give this one its own database: one database has one server", p.name, l.holder(ctx))
 	}
 	if ok, err = l.try(ctx, usersPatience, `SELECT pg_try_advisory_lock($1)`, lockOfUsers); err != nil {
 		return nil, err

@@ -31,7 +31,7 @@ func (s *DB) migrate(ctx context.Context) error {
 	return s.migrateTo(ctx, names)
 }
 
-// migrateTo applies those of the first migrations that have not been applied.
+// migrateTo applies the first migrations, as far as they have not been applied.
 func (s *DB) migrateTo(ctx context.Context, names []string) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {

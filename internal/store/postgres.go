@@ -56,7 +56,7 @@ type postgresDB struct {
 func newPostgres(where string) (*postgresDB, error) {
 	u, err := url.Parse(where)
 	if err != nil { // whose text has the URL
-		return nil, fault.New(fault.Configuration, "store: this is no URL of a PostgreSQL database, such as "+
+		return nil, fault.New(fault.Configuration, "store: this is not the URL of a PostgreSQL database, such as "+
 			"postgres://USER:PASSWORD@HOST/DATABASE; write special characters of the password as %%40 (@), %%2F (/)")
 	}
 	c, err := pgx.ParseConfig(where)

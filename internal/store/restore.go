@@ -21,7 +21,7 @@ import (
 // A restore has two steps. Prepare checks a backup whole, and makes a file of it that no hostile hand has written.
 // Restore then replaces the content of a database by that file's, in one transaction.
 
-// Prepare checks a backup, and writes its content to the new file prepared, whose tables are those of this version. It
+// Prepare checks a backup, and writes its content to the new file prepared, whose tables belong to this version. It
 // opens and changes the file backup, which nobody else uses. check gets the content before Prepare accepts it.
 func Prepare(ctx context.Context, backup, prepared string, check func(*DB) error) (err error) {
 	ctx = withoutTimeout(ctx)
@@ -99,7 +99,7 @@ func (s *DB) checkBackup(ctx context.Context, freshFile string) error {
 	}
 	if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index')`).
 		Scan(&others); err != nil || others > 0 {
-		return errors.Join(errors.New("it has triggers or views, which no backup has"), err)
+		return errors.Join(errors.New("it has triggers or views, which a backup never has"), err)
 	}
 	if err := s.migrate(ctx); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (s *DB) checkBackup(ctx context.Context, freshFile string) error {
 	var violations int
 	err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM pragma_foreign_key_check`).Scan(&violations)
 	if err == nil && violations > 0 {
-		err = errors.New("it is damaged: rows refer to others that are not there")
+		err = errors.New("it is damaged: rows refer to rows that do not exist")
 	}
 	return err
 }
@@ -129,7 +129,7 @@ func (s *DB) checkTables(ctx context.Context, freshFile string) error {
 	}
 	got, err := tablesOf(ctx, s.db)
 	if err == nil && !reflect.DeepEqual(got, want) {
-		err = errors.New("its tables are not those of its version")
+		err = errors.New("its tables do not belong to its version")
 	}
 	return err
 }
@@ -172,7 +172,7 @@ func (s *DB) checkContent(ctx context.Context) error {
 	return err
 }
 
-// Epoch returns what distinguishes the ids of stored events from those of other databases. After Restore it is the id
+// Epoch returns what distinguishes the ids of stored events from other databases'. After Restore it is the id
 // of the restore.
 func (s *DB) Epoch(ctx context.Context) (epoch string, err error) {
 	err = s.db.QueryRowContext(ctx, `SELECT epoch FROM event_stream`).Scan(&epoch)

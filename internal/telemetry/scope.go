@@ -88,7 +88,7 @@ func errorType(e *event.Event) string {
 	return ""
 }
 
-// attributes returns the attributes of an event. Their names are those of the semantic conventions for
+// attributes returns the attributes of an event. Their names come from the semantic conventions for
 // MCP, and sandlot.… where these have none.
 func attributes(e *event.Event) []attribute.KeyValue {
 	all := []attribute.KeyValue{attribute.String("sandlot.operation", e.Operation),

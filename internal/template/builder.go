@@ -456,7 +456,7 @@ func (s *Set) buildable() (list []*entry) {
 	return list
 }
 
-// built returns the ID of the image of which sandboxes of an entry are made, empty if there is none, how far the entry
+// built returns the ID of the image for sandboxes of an entry, empty if there is none, how far the entry
 // is, and whether nobody has looked at the image.
 func (s *Set) built(e *entry) (id string, state State, unchecked bool) {
 	s.mu.Lock()

@@ -21,7 +21,7 @@ const (
 type kept struct {
 	ids   []string // of images
 	names []string // of images
-	// repositories are those of templates, by the name of the runtime that has their images.
+	// repositories are the templates', by the name of the runtime that has their images.
 	repositories map[string][]string
 }
 

@@ -181,7 +181,7 @@ func (e *entry) serves(name string) bool {
 	return name == e.definition.Name || slices.Contains(e.definition.Provides, name)
 }
 
-// Ready returns the templates of which sandboxes can be made.
+// Ready returns the templates from which sandboxes can be made.
 func (s *Set) Ready() (ready []*image.Template) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -453,7 +453,7 @@ func (s *Set) Request(name string) (Info, error) {
 	s.mu.Unlock()
 	switch {
 	case e == nil:
-		return Info{}, fault.New(fault.NotFound, "there is no template %q%s; those that can be built are %s",
+		return Info{}, fault.New(fault.NotFound, "there is no template %q%s; templates that can be built: %s",
 			fault.Printable(name, 80), fault.DidYouMean(name, names), strings.Join(names, ", "))
 	case e.definition.Image == "":
 		return Info{}, fault.New(fault.InvalidParameters,

@@ -34,7 +34,7 @@ type Question struct {
 	What string
 	// Message says everything that the user consents to. It is never shortened.
 	Message string
-	// WithoutAgent is the command with which the user does it themselves.
+	// WithoutAgent is the user's own command for the same thing.
 	WithoutAgent string
 }
 
@@ -55,7 +55,7 @@ func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 	switch {
 	case p == Deny:
 		return fault.New(fault.Forbidden, "%s is forbidden by the operator of this server", q.What).
-			With("consent", string(p)).Advise("Use the servers that are there (list_external_mcp)",
+			With("consent", string(p)).Advise("Use the connected servers (list_external_mcp)",
 			"Ask the operator of this server to add it to the settings (mcp in sandlot.yaml), "+
 				"or to change mcp_consent")
 	case p != Ask, !c.Principal.Authenticated:

@@ -18,7 +18,7 @@ type Door interface {
 	// about the operation and its detail. decided is false if no rule decides about the operation.
 	Consent(ctx context.Context, q Question) (decided bool, err error)
 	// Shows reports whether policy allows the operation for another detail too, such as the path of an entry in a
-	// list. It asks nobody.
+	// list. It asks no one.
 	Shows(ctx context.Context, detail string) bool
 	// Reveal returns variables of a command with the principal's secrets in place of references to them. What it
 	// returns goes to the sandbox, and is stored nowhere.

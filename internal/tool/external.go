@@ -28,7 +28,7 @@ type Client interface {
 	Notify(method string, params json.RawMessage)
 }
 
-// Hearing is a Client whose log messages go where those of other clients go too.
+// Hearing is a Client whose log messages go where other clients' go too.
 type Hearing interface {
 	// HeardBy returns the same text for clients whose log messages go to the same place.
 	HeardBy() string
@@ -44,7 +44,7 @@ type Elicitation struct {
 	Params  json.RawMessage // MCP's parameters of elicitation/create
 }
 
-// Inputs is the input with which a client retries a call.
+// Inputs is the input of a client that retries a call.
 type Inputs struct {
 	Responses json.RawMessage // an object: the answers, by the names of the requests for input
 	State     string          // the requestState of the result that asked for input

@@ -25,7 +25,7 @@ type run struct {
 	client    tool.Client    // nil: it can get no questions
 	progress  func(string)   // nil: it wants none
 	questions chan struct{}  // held while the client is asked
-	// ctx ends with the run. Its values are those of the client's call: the origin, and what policy was asked.
+	// ctx ends with the run. Its values come from the client's call: the origin, and what policy was asked.
 	ctx context.Context
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// maxCalls bounds the calls under way of one sandbox, and maxPrincipal those of one principal. More wait for
+	// maxCalls bounds the calls under way of one sandbox, and maxPrincipal a principal's. More wait for
 	// busyAfter.
 	maxCalls     = 32
 	maxPrincipal = 64

@@ -18,7 +18,7 @@ func giveToOwner(f *os.File, like string) error {
 	return nil
 }
 
-// checkPrivate returns an error if others than its owner can read the key file.
+// checkPrivate returns an error if another user than its owner can read the key file.
 func checkPrivate(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 // giveToOwner does nothing: the owner of the server's files is the server's user.
 func giveToOwner(*os.File, string) error { return nil }
 
-// checkPrivate returns an error if others than this user and the administrators can read the key file.
+// checkPrivate returns an error if anyone but this user and the administrators can read the key file.
 func checkPrivate(path string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err

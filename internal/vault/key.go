@@ -112,7 +112,7 @@ func (v *Vault) CheckStored(ctx context.Context, rows SealedStore) error {
 	}
 	return fault.New(fault.Configuration, "the key of secrets (%s) opens none of the %d stored secrets: it is another "+
 		"one than they were stored with", where, secrets).
-		Advise("Set the key with which they were stored; after `sandlot secret rekey` that is the new one",
+		Advise("Set the key that stored them; after `sandlot secret rekey` that is the new one",
 			"If it is lost: `sandlot secret rekey --drop` removes what it cannot open")
 }
 

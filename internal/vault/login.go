@@ -70,7 +70,7 @@ func (l *Logins) Load(ctx context.Context, owner, connection, address string) (s
 		return login, err
 	}
 	return "", fault.Wrap(fault.Configuration, err,
-		"a stored log-in cannot be read (its key is gone, or it is for another address, or what is stored was changed)")
+		"a stored log-in cannot be read (its key is gone, its address is another one, or the stored data was changed)")
 }
 
 // Forget removes a log-in, if it exists.

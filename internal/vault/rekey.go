@@ -75,7 +75,7 @@ func (v *Vault) Rekey(ctx context.Context, rows SealedStore, address func(owner,
 	oldKey, err := v.oldKey(drop)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, fault.Wrap(fault.Configuration, err,
-			"there is no key yet, as no secret is stored: nothing is to be changed")
+			"there is no key yet, because no secret is stored: there is nothing to change")
 	}
 	if err != nil {
 		return 0, 0, err

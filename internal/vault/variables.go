@@ -36,6 +36,6 @@ func (v *Vault) OpenVariables(owner, session string, sealed []byte) (env map[str
 		return env, err
 	}
 	return nil, fault.Wrap(fault.Configuration, err, "the variables of the session cannot be read any more (their key "+
-		"is gone, or what is stored was changed): nothing starts in it without them").With("session_id", session).
+		"is gone, or the stored data was changed): nothing starts in it without them").With("session_id", session).
 		Advise("Create a new session with the variables; files of this one can still be read")
 }

@@ -118,11 +118,11 @@ func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value,
 	}
 	if limit := v.Quotas.Of(owner).Secrets; !exists && limit > 0 && len(all) >= limit {
 		return Info{}, quota.Reached("secrets", len(all), limit, "you have %d secrets, and your quota is %d", len(all),
-			limit).Advise("Remove one that is not needed any more: `sandlot secret list`, `sandlot secret remove NAME`")
+			limit).Advise("Remove one that you no longer need: `sandlot secret list`, `sandlot secret remove NAME`")
 	}
 	if !exists && len(all) >= MaxSecrets {
 		return Info{}, fault.Limit("secrets", len(all), MaxSecrets, "you have %d secrets, which is the limit",
-			len(all)).Advise("Remove one that is not needed any more: `sandlot secret list`, `sandlot secret remove " +
+			len(all)).Advise("Remove one that you no longer need: `sandlot secret list`, `sandlot secret remove " +
 			"NAME`")
 	}
 	b, binding, err := bind(name, text, readBinding(r.Binding), to)
@@ -159,7 +159,7 @@ func (v *Vault) Reveal(ctx context.Context, owner, name string) (secret.Value, e
 		return value, err
 	}
 	return "", fault.Wrap(fault.Configuration, err,
-		"the secret %s cannot be read any more (its key is gone, or what is stored was changed): store it again with "+
+		"the secret %s can no longer be read (its key is gone, or the stored data was changed): store it again with "+
 			"`sandlot secret set %s`", name, name).With("secret", name).
 		Advise("Store it again: `sandlot secret set " + name + "`")
 }
@@ -183,7 +183,7 @@ func NotFound(name string) error {
 	return fault.New(fault.NotFound, "there is no secret %s: its user stores it with `sandlot secret set %s`", name,
 		name).With("secret", name).
 		Advise("The user stores it, so that its value is in no chat: `sandlot secret set "+name+"`",
-			"See which there are: `sandlot secret list`")
+			"List them: `sandlot secret list`")
 }
 
 // List describes a principal's secrets, sorted by name.

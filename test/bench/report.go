@@ -33,7 +33,7 @@ func (t *table) add(name string, s samples, more ...string) {
 	t.keep(name, s)
 }
 
-// row adds a row that has no samples, or others than those of add.
+// row adds a row that has no samples, or not the samples of add.
 func (t *table) row(cells ...string) { t.Rows = append(t.Rows, cells) }
 
 // keep stores the samples of a row.

@@ -84,7 +84,7 @@ func bootPrograms() (all []precompiledseccomp.Program, err error) {
 	return all, nil
 }
 
-// goferPrograms compiles those of the file server.
+// goferPrograms compiles the filters of the file server.
 func goferPrograms() (all []precompiledseccomp.Program, err error) {
 	for _, lisafs := range []bool{true, false} {
 		o := gofer.Options{UDSOpenEnabled: true, DirectFS: true, LisafsNeeded: lisafs}

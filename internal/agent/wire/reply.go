@@ -24,8 +24,8 @@ type Rich struct {
 	Data []byte `json:"data"`
 }
 
-// Merge returns both streams in the order of Order; nil: that is not the order of these bytes, since others than the
-// driver have written some of them.
+// Merge returns both streams in the order of Order; nil: that is not the order of these bytes, since other programs
+// than the driver have written some of them.
 func Merge(order []int, stdout, stderr []byte) []byte {
 	rest := [2][]byte{stdout, stderr}
 	merged := make([]byte, 0, len(stdout)+len(stderr))

@@ -10,7 +10,7 @@ import (
 // Errors of a link on which the sandbox sends something that the protocol does not allow.
 var (
 	ErrUnsolicited = errors.New("wire: the sandbox opened a stream or sent a ping")
-	ErrBadFrame    = errors.New("wire: the sandbox sends what is not a frame, or more than a window at once")
+	ErrBadFrame    = errors.New("wire: the sandbox sends something that is not a frame, or more than a window at once")
 	ErrFlood       = errors.New("wire: the sandbox floods the link with control frames")
 )
 

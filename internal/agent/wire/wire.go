@@ -101,7 +101,7 @@ const (
 	ReadyPython = ReadyDir + "/python"
 )
 
-// FirstPrograms is the folder of the agent's programs that stand in PATH before those of the system.
+// FirstPrograms is the folder of the agent's programs that stand in PATH before the system's.
 const FirstPrograms = "/var/lib/sandlot/first"
 
 // AgentPath is where the sandbox sees the agent's program.

@@ -231,7 +231,7 @@ func (f folders) Keep(ids []string) (err error) {
 func (r Restores) end(record hub.Restore, cause error) error {
 	if record.State = hub.RestoreDone; cause != nil {
 		record.State, record.Problem = hub.RestoreFailed, cause.Error()
-		r.Log.Error("the backup was not restored; the database has what it had before", "error", cause)
+		r.Log.Error("the backup was not restored; the database is unchanged", "error", cause)
 	} else {
 		r.Log.Info("the backup is restored", "id", record.ID, "before", record.Before)
 	}
@@ -266,7 +266,7 @@ func (r Restores) removeIncomplete() {
 	}
 }
 
-// Confirm ends a restore with which the server has started.
+// Confirm ends a restore after which the server has started.
 func (r Restores) Confirm() error {
 	record, err := r.pending()
 	if record == nil || err != nil {
@@ -275,7 +275,7 @@ func (r Restores) Confirm() error {
 	return r.end(*record, nil)
 }
 
-// Undo restores what was there before a restore with which the server could not start, for which cause is the reason.
+// Undo restores what was there before a restore after which the server could not start because of cause.
 // It reports whether it has done that. The caller has locked the state folder, and has not opened the database.
 func (r Restores) Undo(ctx context.Context, cause error) (undone bool, err error) {
 	record, err := r.pending()

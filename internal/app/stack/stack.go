@@ -51,7 +51,7 @@ type kind struct {
 // Lists are the packages of each kind. Those of Go are packages of its standard library, of which the build cache is made.
 type Lists struct {
 	Python, Node, Go []string
-	Apt              []pkgregistry.AptSource // the archive of which lists are fetched
+	Apt              []pkgregistry.AptSource // the archive whose lists are fetched
 }
 
 // New returns the ready packages of a state folder. Without packages of a kind there are none.

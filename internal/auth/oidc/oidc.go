@@ -207,7 +207,7 @@ type claims struct {
 func (v *Verifier) verify(ctx context.Context, token string, now time.Time) (auth.Claims, error) {
 	t, err := jwt.ParseSigned(token, accepted)
 	if err != nil || len(t.Headers) != 1 || !isCanonical(token) {
-		return auth.Claims{}, refuse("the token is no JWT with a signature that this server accepts")
+		return auth.Claims{}, refuse("the token is not a JWT with a signature that this server accepts")
 	}
 	var unverified struct {
 		Issuer string `json:"iss"`
@@ -222,7 +222,7 @@ func (v *Verifier) verify(ctx context.Context, token string, now time.Time) (aut
 	}
 	header := t.Headers[0]
 	if !slices.Contains(i.Algorithms, header.Algorithm) {
-		return auth.Claims{}, refuse("the JWT is signed with %s, which this server does not accept of its issuer",
+		return auth.Claims{}, refuse("the JWT is signed with %s, which this server does not accept from its issuer",
 			header.Algorithm)
 	}
 	kind, isText := header.ExtraHeaders[jose.HeaderType].(string)
@@ -230,7 +230,7 @@ func (v *Verifier) verify(ctx context.Context, token string, now time.Time) (aut
 		return auth.Claims{}, refuse("the typ of the JWT is not text")
 	}
 	if !slices.Contains(tokenTypes, strings.ToLower(kind)) {
-		return auth.Claims{}, refuse("the JWT is of the type %q, and no access token", fault.Printable(kind, 50))
+		return auth.Claims{}, refuse("the JWT has the type %q: it is not an access token", fault.Printable(kind, 50))
 	}
 	key, err := i.keys.find(ctx, header.KeyID, header.Algorithm)
 	if err != nil {

@@ -266,12 +266,12 @@ func TestForgedTokens(t *testing.T) {
 	again := func(member string) string { return strings.Replace(string(body), "{", "{"+member+",", 1) }
 	now := time.Now()
 	for name, c := range map[string]struct{ token, why string }{
-		"alg none":            {encode(`{"alg":"none","typ":"JWT"}`) + "." + parts[1] + ".", "no JWT"},
-		"alg None":            {encode(`{"alg":"None","kid":"r"}`) + "." + parts[1] + "." + parts[2], "no JWT"},
+		"alg none":            {encode(`{"alg":"none","typ":"JWT"}`) + "." + parts[1] + ".", "not a JWT"},
+		"alg None":            {encode(`{"alg":"None","kid":"r"}`) + "." + parts[1] + "." + parts[2], "not a JWT"},
 		"no signature":        {parts[0] + "." + parts[1] + ".", "signature"},
-		"HS256 with the DER":  {confused(der), "no JWT"},
-		"HS256 with the PEM":  {confused(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})), "no JWT"},
-		"HS256 with the JWK":  {confused(jwk), "no JWT"},
+		"HS256 with the DER":  {confused(der), "not a JWT"},
+		"HS256 with the PEM":  {confused(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})), "not a JWT"},
+		"HS256 with the JWK":  {confused(jwk), "not a JWT"},
 		"another key":         {sign(t, mallory, valid, nil), "signature"},
 		"PS256":               {sign(t, withAlgorithm(r, "PS256"), valid, nil), "PS256"},
 		"jwk header":          {sign(t, mallory, valid, map[string]any{"jwk": malloryKey}), "signature"},
@@ -281,10 +281,10 @@ func TestForgedTokens(t *testing.T) {
 		"types in a list":     {sign(t, r, valid, map[string]any{"typ": []string{"jwt"}}), "not text"},
 		"a number as type":    {sign(t, r, valid, map[string]any{"typ": 5}), "not text"},
 		"a type that is true": {sign(t, r, valid, map[string]any{"typ": true}), "not text"},
-		"other unused bits":   {otherBits(t, good), "no JWT"},
-		"a line break":        {good[:len(good)-4] + "\n" + good[len(good)-4:], "no JWT"},
-		"padding":             {good + "==", "no JWT"},
-		"another type":        {sign(t, r, valid, map[string]any{"typ": "logout+jwt"}), "no access token"},
+		"other unused bits":   {otherBits(t, good), "not a JWT"},
+		"a line break":        {good[:len(good)-4] + "\n" + good[len(good)-4:], "not a JWT"},
+		"padding":             {good + "==", "not a JWT"},
+		"another type":        {sign(t, r, valid, map[string]any{"typ": "logout+jwt"}), "not an access token"},
 		"changed claims":      {parts[0] + "." + encode(again(`"role":"operator"`)) + "." + parts[2], "signature"},
 		"another audience":    {change("aud", "https://other.example.com/mcp"), "audience"},
 		"a part of it":        {change("aud", "https://sandlot.example.com"), "audience"},
@@ -313,8 +313,9 @@ func TestForgedTokens(t *testing.T) {
 		"bound to a key":      {change("cnf", map[string]any{"jkt": "x"}), "bound to a key"},
 		"huge":                {change("x", strings.Repeat("x", maxToken)), "longer"},
 		"no JSON":             {sign(t, r, "hello", nil), "claims"},
-		"nothing":             {"..", "no JWT"},
-		"JSON form":           {fmt.Sprintf(`{"payload":%q,"protected":%q,"signature":%q}`, parts[1], parts[0], parts[2]), "no JWT"},
+		"nothing":             {"..", "not a JWT"},
+		"JSON form": {fmt.Sprintf(`{"payload":%q,"protected":%q,"signature":%q}`, parts[1], parts[0], parts[2]),
+			"not a JWT"},
 	} {
 		t.Run(name, func(t *testing.T) { refused(t, v, c.token, fault.Unauthorized, c.why) })
 	}

@@ -173,7 +173,7 @@ install and run, and asks you.`,
 	f.StringVar(&workdir, "workdir", "", "folder below /workspace to install into")
 	f.StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
 	f.StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
-	f.BoolVar(&yes, "yes", false, "consent without being asked")
+	f.BoolVar(&yes, "yes", false, "consent without a question")
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		vars, err := p.parsePairs("env", env)
 		headerValues, herr := p.parsePairs("header", headers)
@@ -325,7 +325,7 @@ func (p *commands) restart() *cobra.Command {
 		Args: cobra.ExactArgs(1)}
 	c.Flags().StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
 	c.Flags().StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
-	c.Flags().BoolVar(&sure, "yes", false, "consent without being asked")
+	c.Flags().BoolVar(&sure, "yes", false, "consent without a question")
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
 		vars, err := p.parsePairs("env", env)
 		heads, herr := p.parsePairs("header", headers)

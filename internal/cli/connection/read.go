@@ -113,7 +113,7 @@ func (p *commands) showResource(raw json.RawMessage) error {
 				return err
 			}
 		case screen:
-			return errors.New("the resource is data, which is not for a terminal: send it into a file with > FILE, " +
+			return errors.New("the resource is binary data: write it to a file with > FILE, " +
 				"or print it with --json")
 		default:
 			data, err := base64.StdEncoding.DecodeString(c.Blob)

@@ -68,8 +68,8 @@ type way struct {
 }
 
 const (
-	ownKernel    = "each sandbox has a kernel of its own, gVisor's"
-	sharedKernel = "sandboxes share this machine's kernel: one fault of it is enough to get out. No quota of the disk"
+	ownKernel    = "each sandbox has its own kernel, gVisor's"
+	sharedKernel = "sandboxes share this machine's kernel: one fault in it is enough to get out. No quota of the disk"
 	gvisorSpeed  = "system calls and new processes cost several times the machine's own"
 	dockerSpeed  = "calls, files and processes as fast as on the machine; each sandbox boots, as there are no snapshots"
 )
@@ -98,7 +98,7 @@ func ways(c *config.Config, isRoot bool) []way {
 			Speed:     gvisorSpeed + "; sandboxes start from snapshots"},
 			candidate: app.Candidate{Name: "gvisor"}, needs: needsRoot},
 		{Runtime: Runtime{Name: "gvisor, server without root", Settings: "runtime: gvisor", InUse: gvisor && !isRoot,
-			Isolation: ownKernel + ", and a way out of it leads to no rights of root; the server watches memory, " +
+			Isolation: ownKernel + ", and a way out of it gives no rights of root; the server watches memory,  " +
 				"and processors are not limited",
 			Speed: gvisorSpeed + "; each sandbox boots, as there are no snapshots"},
 			candidate: app.Candidate{Name: "gvisor", Rootless: true}},
@@ -120,7 +120,7 @@ func ways(c *config.Config, isRoot bool) []way {
 			advice:    "add gVisor to the daemon's runtimes, or use the runtime gvisor, which needs no daemon"},
 		{Runtime: Runtime{Name: "docker with kata", Settings: "runtime: docker; docker.runtime: kata",
 			InUse:     docker(host, "kata"),
-			Isolation: "each sandbox is a virtual machine with a Linux of its own; Sandlot's tests do not cover it",
+			Isolation: "each sandbox is a virtual machine with its own Linux; Sandlot's tests do not cover it",
 			Speed:     "a virtual machine has to boot, and its kernel takes memory in each sandbox"},
 			candidate: app.Candidate{Name: "docker", Host: host, Runtime: "kata"}, untried: true,
 			needs: func() error { return errors.Join(daemonNeedsRoot(), needsKVM()) }},
@@ -161,7 +161,7 @@ func (w way) outcome(warning string, err error) Runtime {
 	switch {
 	case err == nil && w.untried:
 		r.Untried, r.Warning = true, oneLine(warning)
-		r.Missing = "the daemon has it, and nobody has tried Sandlot with it"
+		r.Missing = "the daemon has it, but Sandlot has not been tried with it"
 	case err == nil:
 		r.Works, r.Warning = true, oneLine(warning)
 	default:

@@ -220,7 +220,7 @@ func (p *commands) prune() *cobra.Command {
 	c := &cobra.Command{Use: "prune",
 		Short: "Remove images without a name, earlier builds, and what interrupted pulls left",
 		Args:  cobra.NoArgs,
-		Long: `Remove images that have no name any more, earlier builds of templates, layers that no image has, and
+		Long: `Remove images that no longer have a name, earlier builds of templates, layers that no image has, and
 downloads that were interrupted. Kept are other images with a name, images from
 which a template was built, and images that a running server has used.`}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {

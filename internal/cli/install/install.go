@@ -109,7 +109,7 @@ the client inserts its value.`,
 	flags.StringVar(&f.server.TokenEnv, "token-env", "", "environment variable from which the client reads the token")
 	flags.StringVar(&f.tools, "tools", "", "third-party tools that the client is shown: all, search, code or auto "+
 		"(default: the server's setting tools)")
-	flags.StringVar(&f.results, "results", "", "form of results: text, data or both (default: what is known of the client)")
+	flags.StringVar(&f.results, "results", "", "form of results: text, data or both (default: what fits the client)")
 	flags.BoolVar(&f.stdio, "stdio", false, "let the client start Sandlot, though a server runs")
 	flags.StringVar(&f.wsl, "wsl", "", "distribution of WSL whose Sandlot the client starts (alone: the default one)")
 	flags.Lookup("wsl").NoOptDefVal = ownWSL
@@ -332,7 +332,7 @@ func (p *program) setAddress(ctx context.Context, k clientconfig.Client, f insta
 	return false, nil
 }
 
-// stdioArguments are the arguments of Sandlot's program with which it speaks MCP on its standard streams.
+// stdioArguments make Sandlot's program speak MCP on its standard streams.
 func (f *installFlags) stdioArguments() []string {
 	arguments := []string{"stdio"}
 	if f.tools != "" {

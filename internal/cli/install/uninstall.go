@@ -24,9 +24,10 @@ func (p *program) uninstallCommand(with func(*cobra.Command, func(*cobra.Command
 ) *cobra.Command {
 	var f installFlags
 	c := &cobra.Command{
-		Use: "uninstall CLIENT", Short: "Take Sandlot out of the settings of an MCP client", Args: cobra.MaximumNArgs(1),
+		Use: "uninstall CLIENT", Short: "Remove Sandlot from the settings of an MCP client",
+		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: clientconfig.IDs(),
-		Long: `Take Sandlot out of the settings file of an MCP client on this machine. CLIENT is one of
+		Long: `Remove Sandlot from the settings file of an MCP client on this machine. CLIENT is one of
 ` + strings.Join(clientconfig.IDs(), ", ") + `.
 
 The command shows the change and asks before it writes. The rest of the file stays as it is, and a
@@ -81,7 +82,7 @@ func (p *program) uninstallFrom(ctx context.Context, k clientconfig.Client, f in
 		return nil
 	}
 	fmt.Fprint(p.Out, change.Diff())
-	return p.write(ctx, change, f, k.Title+" does not have it any more after its next start.")
+	return p.write(ctx, change, f, k.Title+" no longer has it after its next start.")
 }
 
 // write writes a change that was shown, if the user wants it, and says what comes next.

@@ -70,7 +70,7 @@ func ownProgram() (string, error) {
 	}
 	own, err := os.Stat(self)
 	if err != nil {
-		return "", fmt.Errorf("this program is not at its place any more: %w", err)
+		return "", fmt.Errorf("this program is no longer at its place: %w", err)
 	}
 	if found, err := exec.LookPath(filepath.Base(self)); err == nil && filepath.IsAbs(found) {
 		if st, err := os.Stat(found); err == nil && os.SameFile(st, own) {

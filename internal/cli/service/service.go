@@ -41,7 +41,7 @@ func (p *commands) installCommand() *cobra.Command {
 	var yes, dryRun bool
 	c := &cobra.Command{
 		Use: "install", Short: "Install the service, or change it, and start the server", Args: cobra.NoArgs,
-		Long: `Install the service, and start the server. The command shows what it writes and asks before. The
+		Long: `Install the service, and start the server. The command shows what it writes and asks first. The
 server gets the flags of this command; other settings are in the settings file, since variables of this shell do
 not reach a service. Running the command again gives the service the new flags and the new program. A
 definition that somebody else has written or changed is copied first.`,

@@ -1,4 +1,4 @@
-// Package upgrade has the command that replaces Sandlot's programs by those of a release.
+// Package upgrade has the command that replaces Sandlot's programs by a release's.
 package upgrade
 
 import (
@@ -159,7 +159,7 @@ func folder() (string, error) {
 	}
 }
 
-// replace replaces the programs. When it fails, they are those of before.
+// replace replaces the programs. When it fails, they are unchanged.
 func (u *command) replace(ctx context.Context, r *release.Release, dir string) (err error) {
 	up, err := release.Begin(dir)
 	if err != nil {

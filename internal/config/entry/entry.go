@@ -116,7 +116,7 @@ func clientFormat(f *clientconfig.Format) *format {
 	}
 }
 
-// ownKeys are the keys that an entry of sandlot.yaml may have: those of Crush, and more.
+// ownKeys are the keys that an entry of sandlot.yaml may have: Crush's, and more.
 var ownKeys = append(slices.Clone(clientconfig.Keys), "where", "prefix", "principals", "trust", "user")
 
 // Server returns the server that the entry describes. It does not expand a disabled server's texts, so

@@ -128,7 +128,7 @@ func (t *Terminator) Terminates(o egress.Owner, host string, port uint16) bool {
 
 // Settings are what the programs of a sandbox need for the bound secrets of its principal.
 type Settings struct {
-	// Env are the variables with placeholders, and those with which Git finds user and password.
+	// Env are the variables with placeholders, and the ones by which Git finds user and password.
 	Env map[string]string
 	// CA is the certificate that the sandbox has to trust, in PEM.
 	CA []byte

@@ -277,7 +277,7 @@ func (e *exchange) failed(w http.ResponseWriter, r *http.Request, _ error) {
 	if !first && e.remote.Err() != nil {
 		panic(http.ErrAbortHandler) // as if the host had closed this connection: the program may try again
 	}
-	http.Error(w, "Sandlot: "+e.host+" ended the connection, or its answer is no HTTP", http.StatusBadGateway)
+	http.Error(w, "Sandlot: "+e.host+" ended the connection, or its answer is not HTTP", http.StatusBadGateway)
 }
 
 type bufferPool struct{ sync.Pool }

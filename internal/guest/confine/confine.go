@@ -33,7 +33,7 @@ const none = -1
 // newCalls are openat2 and io_uring_setup, which have the same numbers everywhere.
 var newCalls = []uint32{437, 425}
 
-// abis are those of a processor, the first one its own. Calls by all others are refused.
+// abis are a processor's ABIs, the first one its own. Calls by all others are refused.
 var abis = map[string][]abi{
 	"amd64": {{unix.AUDIT_ARCH_X86_64, []call{
 		{90, 1, none, false}, {91, 1, none, false}, // chmod, fchmod
@@ -90,7 +90,7 @@ func PlainFiles() error {
 	return set(program(list))
 }
 
-// set adds a filter to those of all threads.
+// set adds a filter to all threads.
 func set(filter []unix.SockFilter) error {
 	p := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, setFilter, allThreads, uintptr(unsafe.Pointer(&p)))

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// numbers are those of system calls in one ABI. 0: the ABI has no such call.
+// numbers are the numbers of system calls in one ABI. 0: the ABI has no such call.
 type numbers struct {
 	arch                           uint32
 	socket, socketpair, setsockopt uint32
@@ -70,7 +70,7 @@ const (
 	and = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K
 )
 
-// personalities are those of Linux in 64 and 32 bits, each with the number 2.6 for the kernel, and the request for the
+// personalities are Linux's in 64 and 32 bits, each with the number 2.6 for the kernel, and the request for the
 // present one. Others weaken the protection of a program's memory.
 var personalities = []uint32{0, 8, 0x20000, 0x20008, 0xffffffff}
 

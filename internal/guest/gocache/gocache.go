@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// request and response are those of Go's protocol (go help cache says where it is described): a line of JSON each. The body of a put
+// request and response belong to Go's protocol (go help cache says where it is described): a line of JSON each. The body of a put
 // follows its request, as a line with a string in base64.
 type request struct {
 	ID                 int64

@@ -9,7 +9,7 @@ import (
 
 // ErrUnsupported is returned by OpenDirect when the driver cannot get cells from the host
 // directly.
-var ErrUnsupported = errors.New("this interpreter takes cells from the agent alone")
+var ErrUnsupported = errors.New("this interpreter takes cells only from the agent")
 
 // openLimit is how long a driver may take to dial the host.
 const openLimit = 10 * time.Second

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// options are those of "mcp call".
+// options are the options of "mcp call".
 type options struct {
 	timeout float64
 	folder  string
@@ -140,7 +140,7 @@ func (t *tool) readArguments(args []string) (map[string]json.RawMessage, error) 
 	for _, text := range args {
 		name, value, ok := strings.Cut(text, "=")
 		if !ok {
-			return nil, misuseOf("%q is no NAME=VALUE. The tool is %s", text, t.signature())
+			return nil, misuseOf("%q is not NAME=VALUE. The tool is  %s", text, t.signature())
 		}
 		name, asJSON := strings.CutSuffix(name, ":")
 		a := t.find(name)

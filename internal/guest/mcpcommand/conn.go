@@ -72,7 +72,7 @@ func (c *command) request(r request, member string) (json.RawMessage, error) {
 		}
 		var answer map[string]json.RawMessage
 		if err := json.Unmarshal(line, &answer); err != nil {
-			return nil, errors.New("Sandlot sent what is not an answer")
+			return nil, errors.New("Sandlot sent something that is not an answer")
 		}
 		if e := answer["error"]; e != nil {
 			var said refusal

@@ -168,7 +168,7 @@ func TestCommand(t *testing.T) {
 		{"call git_hub create_issue title=x draft=1", "", 2, "true or false"},
 		{"call git_hub create_issue title=x place=[1]", "", 2, "a JSON object"},
 		{"call git_hub create_issue title=x any:=nothing", "", 2, "not JSON"},
-		{"call git_hub create_issue title", "", 2, "no NAME=VALUE"},
+		{"call git_hub create_issue title", "", 2, "not NAME=VALUE"},
 		{"call git_hub create_issue --json [] ", "", 2, "both"},
 		{"call git_hub create_issue --json []", "", 2, "not a JSON object"},
 		{"call git_hub list --timeout x", "", 2, "seconds"},

@@ -67,5 +67,5 @@ func (p *polledPipe) SetReadDeadline(time.Time) error {
 	return os.NewSyscallError("write", err)
 }
 
-// Close closes the read end. It is called once, when nobody reads.
+// Close closes the read end. It is called once, after the last read.
 func (p *polledPipe) Close() error { return errors.Join(unix.Close(p.fd), unix.Close(p.stop)) }

@@ -352,7 +352,7 @@ func (t *Tools) peer(c *net.UnixConn) (who wire.ToolConn, err error) {
 	return t.config.Whose(int(peer.Pid)), nil
 }
 
-// splicer is a connection of which each direction can be closed.
+// splicer is a connection whose directions can be closed one by one.
 type splicer interface {
 	net.Conn
 	CloseWrite() error

@@ -17,7 +17,7 @@ type Message rawjson.Message
 
 const maxBatch = 1000 // messages in one array
 
-var errNotMessage = errors.New("this is no JSON-RPC message")
+var errNotMessage = errors.New("this is not a JSON-RPC message")
 
 // Decode decodes what the server sent: a message or, as the revision 2025-03-26 allowed,
 // an array of messages. It may change b in place.

@@ -70,7 +70,7 @@ func (s *stdio) Send(ctx context.Context, m Outgoing) error {
 	case <-s.ctx.Done():
 		return ErrClosed
 	case <-s.inputFailed:
-		return fmt.Errorf("%w: it reads no input any more", ErrClosed)
+		return fmt.Errorf("%w: it no longer reads input", ErrClosed)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case s.queue <- append(m.Body, '\n'):
@@ -94,7 +94,7 @@ func (s *stdio) writeLoop(to Receiver) {
 			case <-s.ctx.Done():
 			case <-s.readDone:
 			case <-time.After(finalOutputTimeout):
-				to.Ended(fmt.Errorf("%w: it reads no input any more (%w)", ErrClosed, err))
+				to.Ended(fmt.Errorf("%w: it no longer reads input (%w)", ErrClosed, err))
 			}
 			return
 		}
@@ -238,7 +238,7 @@ func (r *lineReader) checkSize(part []byte) error {
 	return r.reserver.admit(len(r.buf) + len(bytes.TrimRight(part, "\r\n")))
 }
 
-// A response of which only the ends are known most likely has its id in one of them:
+// A response with only its ends known most likely has its id in one of them:
 // before the result, or after it.
 var (
 	idBeforeResult = responsePattern(`"id"\s*:\s*([1-9][0-9]{0,17})\s*,\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?`)

@@ -33,7 +33,7 @@ func Uncompressed(r io.Reader) (io.ReadCloser, error) {
 		z, err := zstd.NewReader(buffered, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(2),
 			zstd.WithDecoderLowmem(true))
 		if err != nil {
-			return nil, invalid("a layer is no Zstandard stream: %v", err)
+			return nil, invalid("a layer is not a Zstandard stream: %v", err)
 		}
 		return z.IOReadCloser(), nil
 	}

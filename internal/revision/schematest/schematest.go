@@ -1,5 +1,5 @@
 // Package schematest has the published schemas of MCP's revisions, for tests: what leaves Sandlot has to be valid by
-// them. The files are those of the folder schema of MCP's specification, compressed; LICENSE is theirs.
+// them. The files are the folder schema of MCP's specification, compressed; LICENSE is theirs.
 package schematest
 
 import (

@@ -57,7 +57,7 @@ func newBox(r *Runtime, spec sandbox.Spec) *box {
 // socketDir is the folder of the socket that the agent dials.
 func (b *box) socketDir() string { return filepath.Join(b.dir, "sock") }
 
-// filesDir is the folder of the files that are mounted over those of the image.
+// filesDir is the folder of the files that are mounted over the image's.
 func (b *box) filesDir() string { return filepath.Join(b.dir, "files") }
 
 // Spec implements sandbox.Sandbox.

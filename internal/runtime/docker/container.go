@@ -53,14 +53,14 @@ func (b *box) templateDir() string { return filepath.Join(b.dir, "template") }
 // uvEnvironment is where the agent makes the virtual environment that `uv pip` uses (package guest).
 const uvEnvironment = "/.venv"
 
-// fileNames returns the names of a template's files that are mounted over those of its image: all but those that are
+// fileNames returns the names of a template's files that are mounted over its image's: all but those that are
 // only links to others by their hash.
 func fileNames(t *image.Template) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(t.Files)), cacerts.IsHashedName)
 }
 
-// makeFolders makes the sandbox's folders, and the files that are mounted over those of the image. The sandbox's
-// users may be others than on the host, so all may read them; nobody else gets into the state folder.
+// makeFolders makes the sandbox's folders, and the files that are mounted over the image's. The sandbox's
+// users may differ from the host's, so all may read them; nobody else gets into the state folder.
 func (b *box) makeFolders() error {
 	for _, d := range []string{b.socketDir(), b.filesDir()} {
 		if err := errors.Join(os.Mkdir(d, 0o755), os.Chmod(d, 0o755)); err != nil {

@@ -126,7 +126,7 @@ func (r *Runtime) Save(ctx context.Context, b sandbox.Sandbox, name string) (san
 // savedComment tells an image that Save has made from those that others have made of it, with its labels.
 func savedComment(name string) string { return "saved by Sandlot as " + name }
 
-// RemoveSaved implements sandbox.Images. The daemon keeps images of which there are containers.
+// RemoveSaved implements sandbox.Images. The daemon keeps images that have containers.
 func (r *Runtime) RemoveSaved(ctx context.Context, keep func(name, id string) bool) (failed error) {
 	instance, err := r.instanceID()
 	if err != nil {

@@ -137,7 +137,7 @@ func (r *Runtime) start(ctx context.Context, b *box) error {
 	if err != nil {
 		return err
 	}
-	// The daemon goes on with a request that was given up, and would make a container of which nobody here knows.
+	// The daemon goes on with a request that was given up, and would make a container that no server here knows.
 	makeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), makeTimeout)
 	defer cancel()
 	b.unmade = false

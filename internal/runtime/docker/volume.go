@@ -19,7 +19,7 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// filesDirName is the folder of the files that are mounted over those of the image, in the volume that has the
+// filesDirName is the folder of the files that are mounted over the image's, in the volume that has the
 // agent's socket. Programs of the sandbox can change nothing in it but what belongs to root.
 const filesDirName = ".files"
 

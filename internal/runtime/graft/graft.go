@@ -65,7 +65,7 @@ func mount(source, target string) error {
 	if errors.Is(err, unix.EINVAL) {
 		if err = unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {
 			if all = append(all, proc.MountsBelow(target)...); len(all) == 1 {
-				err = errors.New("what is mounted below it is not known")
+				err = errors.New("the mounts below it are not known")
 			}
 		}
 	}

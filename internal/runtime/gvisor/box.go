@@ -347,7 +347,7 @@ func (b *box) detach() {
 	}
 }
 
-// hostFiles tells which of the host's files the sandbox holds open; root and mounts are those of its bundle.
+// hostFiles tells which of the host's files the sandbox holds open; root and mounts belong to its bundle.
 func (b *box) hostFiles(root string, mounts []specs.Mount) hostfile.Sandbox {
 	pid, _ := b.process()
 	return hostfile.Sandbox{PID: pid, Root: root, Image: b.root.Image, SocketDir: b.socketDir(), Mounts: mounts}

@@ -108,7 +108,7 @@ func machineAnnotations(l sandbox.Limits) map[string]string {
 
 // imageAnnotations tell runsc which image is the root file system. With them it ignores for the root what
 // --overlay2 says of the size. It takes the folder of the overlay's file from --overlay2, and from the annotation
-// only that there is one: gVisor restores no sandbox whose annotations differ from those of its preboot image.
+// only that there is one: gVisor restores no sandbox whose annotations differ from its preboot image's.
 func (r *Runtime) imageAnnotations(b *box) map[string]string {
 	const prefix = "dev.gvisor.spec.rootfs."
 	return map[string]string{prefix + "source": b.root.Image, prefix + "type": "erofs",

@@ -550,7 +550,7 @@ func (r *Runtime) findPrograms(i frozen.Info) (agent, runsc string, err error) {
 		runsc, err = r.frozen.Programs.Find(i.Runsc, filepath.Base(r.Runsc))
 	}
 	if err != nil && !atomicfile.IsPassing(err) {
-		err = sandbox.Explain("the version of Sandlot that it ran on is not kept any more", fmt.Errorf("gVisor %s: %w",
+		err = sandbox.Explain("the version of Sandlot that it ran on is no longer kept", fmt.Errorf("gVisor %s: %w",
 			i.GVisor, err))
 	}
 	return agent, runsc, err
@@ -628,7 +628,7 @@ func isOwnMount(target string, own []sandbox.Mount) bool {
 		slices.ContainsFunc(own, func(o sandbox.Mount) bool { return o.Target == target })
 }
 
-// explainChanged returns the error of a file that changed, and of which there is no copy.
+// explainChanged returns the error of a file that changed, and that have no copy.
 func explainChanged(f hostfile.Needed, cause error) error {
 	what := "a file of the machine"
 	if f.Target != "" {

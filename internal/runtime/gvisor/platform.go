@@ -143,7 +143,7 @@ func openDevice(path string) error {
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("the server may not open %s: add its user to the group that has it", path)
+		return fmt.Errorf("the server may not open %s: add its user to the group of that file", path)
 	}
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ type Folder struct {
 }
 
 // Listen opens the socket in an existing folder, in place of one that an earlier server has left. Every user may
-// connect to the socket: the users in a sandbox may be others than on the host. Nobody but the sandbox and the
+// connect to the socket: the users in a sandbox may differ from the host's. Only the sandbox and the
 // server's user may reach the folder, and the secret protects the socket.
 func Listen(dir string) (*Folder, error) {
 	path := filepath.Join(dir, wire.Socket)

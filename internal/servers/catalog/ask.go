@@ -163,7 +163,7 @@ type asked struct {
 	MinLength, MaxLength, MinItems, MaxItems, Minimum, Maximum *json.Number
 }
 
-// formats are those of texts that MCP knows.
+// formats are the formats of texts that MCP knows.
 var formats = []string{"email", "uri", "date", "date-time"}
 
 func askedField(raw json.RawMessage) (json.RawMessage, error) {

@@ -153,7 +153,7 @@ func checkURI(s string, template bool) error {
 	lower := strings.ToLower(s)
 	switch {
 	case strings.HasPrefix(lower, "sandlot:"), strings.HasPrefix(lower, connectionScheme):
-		return fmt.Errorf("its URI begins as those of Sandlot do")
+		return fmt.Errorf("its URI begins like Sandlot's own")
 	case !template:
 		return nil
 	case len(s) > 512 || strings.Count(s, "{") > 16:

@@ -252,11 +252,12 @@ func checkInputRequests(requests json.RawMessage) error {
 	}
 	if json.Unmarshal(requests, &all) != nil {
 		return fault.New(fault.Connection,
-			"the server asks for input in a form that is not passed on: it cannot be read")
+			"the server asks for input in a form that Sandlot does not pass on: it cannot be read")
 	}
 	for _, q := range all {
 		if err := CheckInputRequest(q["params"]); err != nil {
-			return fault.New(fault.Connection, "the server asks for input in a form that is not passed on: %v", err)
+			return fault.New(fault.Connection, "the server asks for input in a form that Sandlot does not pass on: %v",
+				err)
 		}
 	}
 	return nil

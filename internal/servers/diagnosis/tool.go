@@ -104,5 +104,5 @@ func (s *Server) leftOut(name string) *fault.Error {
 // refused returns the fault of a tool that is left out of the server's offer.
 func (s *Server) refused(why string) *fault.Error {
 	return s.Fault(fault.NotFound, "offers this tool, which cannot be passed on: %s", why).
-		Advise("Tell the maker of the server", "Look at what was left out: "+s.command("inspect"))
+		Advise("Tell the maker of the server", "Look at the parts that were left out: "+s.command("inspect"))
 }

@@ -112,7 +112,7 @@ func readPrograms(out string, result *Result) error {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &found); err != nil {
 		return fault.New(fault.CommandExecution,
-			"it could not be seen what was installed in %s; say with start how its server starts", result.Cwd)
+			"Sandlot could not find the installed program in %s; say with start how its server starts", result.Cwd)
 	}
 	for _, b := range found.Bins[:min(len(found.Bins), 100)] {
 		if spec.NeedsNoQuotes(b) && !strings.Contains(b, "/") {

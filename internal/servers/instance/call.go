@@ -232,7 +232,8 @@ func (r *Request) attribute(server string, inputs map[string]input) error {
 	for name, n := range inputs {
 		var err error
 		if !slices.Contains(inputMethods, n.Method) { // clients refuse the whole result
-			return fault.New(fault.Connection, "the server asks for input by %s, which is none of MCP's requests for input",
+			return fault.New(fault.Connection, "the server asks for input by %s, "+
+				"which is not one of MCP's requests for input",
 				spec.ClipName(n.Method))
 		}
 		if n.Params, err = question(r.Client, server, n.Method, n.Params); err != nil {

@@ -4,5 +4,5 @@ package oauth
 
 import "syscall"
 
-// errConnRefused is the system's error for a port where nobody listens.
+// errConnRefused is the system's error for a port without a listener.
 const errConnRefused = syscall.ECONNREFUSED

@@ -9,7 +9,7 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// attributes are those with which a program of a user of the host starts. It ends with the server.
+// attributes are for the start of a program of a user of the host. It ends with the server.
 func attributes(c *spec.Credential) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: credential(c)}
 }

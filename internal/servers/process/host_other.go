@@ -11,7 +11,7 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// attributes are those with which a program of a user of the host starts. When the server is killed, the program reads
+// attributes are for the start of a program of a user of the host. When the server is killed, the program reads
 // the end of its input, but is not killed: only Linux can do that.
 func attributes(c *spec.Credential) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: credential(c)}

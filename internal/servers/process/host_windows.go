@@ -10,7 +10,7 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// attributes are those with which a program of the host starts: spec knows no other user than the server's.
+// attributes are for the start of a program of the host: spec knows no other user than the server's.
 func attributes(*spec.Credential) *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
 
 // signalText returns nothing: what this system calls a signal is not what Linux, on which sandboxes are, does.

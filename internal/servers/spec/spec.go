@@ -97,7 +97,7 @@ func (c Configured) AllowsTool(tool string) bool {
 }
 
 // Spec is what is stored about a server that a user has added: its program or URL, the
-// names of its variables and headers, and those of their values that refer to stored
+// names of its variables and headers, and the values that refer to stored
 // secrets, unexpanded. Other values are not stored.
 type Spec struct {
 	Name       string

@@ -14,7 +14,7 @@ import (
 // maxName bounds an identifier, in bytes: it is the name of a file, too.
 const maxName = 60
 
-// keywords are those of Python. functionWords are names that functions of a module cannot have: JavaScript's words too,
+// keywords are Python's. functionWords are names that functions of a module cannot have: JavaScript's words too,
 // `then`, which would make a module a thenable for import(), `aio`, which is the module's own, and README.md's.
 var (
 	keywords = wordSet(`False None True and as assert async await break class continue def del elif else except finally

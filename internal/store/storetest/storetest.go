@@ -72,7 +72,7 @@ func Each(t *testing.T, test func(t *testing.T, place string)) {
 	t.Run("postgres", func(t *testing.T) { test(t, Database(t)) })
 }
 
-// Start starts a server for one test, which may stop it. Further arguments are those of the program postgres.
+// Start starts a server for one test, which may stop it. Further arguments go to the program postgres.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s, err := create(args...)

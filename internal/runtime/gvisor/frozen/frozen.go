@@ -41,13 +41,13 @@ type Info struct {
 	Runsc    string   `json:"runsc"` // SHA-256
 	Agent    string   `json:"agent"` // SHA-256
 	Host     []string `json:"host"`  // the kernel and the processors
-	// Files are those of the host that the sandbox had open.
+	// Files are the host's files that the sandbox had open.
 	Files []hostfile.Needed `json:"files"`
 	Bytes int64             `json:"bytes"` // on the disk
 	// InUse are the bytes of memory and of files outside the mounts that the sandbox had. Older versions did not store
 	// them.
 	InUse int64 `json:"in_use,omitempty"`
-	// Tree is how many of Bytes are those of the tool tree, without which the image is complete.
+	// Tree is how many of Bytes belong to the tool tree, without which the image is complete.
 	Tree int64     `json:"tree,omitempty"`
 	Made time.Time `json:"made"`
 	// Packed are the lengths of gVisor's files, by name, if they are packed; else nil.
@@ -55,7 +55,7 @@ type Info struct {
 	// Sealed: gVisor's files are sealed, packed or not. Older versions sealed none.
 	Sealed bool `json:"sealed,omitempty"`
 
-	// The fields below are those of an image that is being made.
+	// The fields below belong to an image in the making.
 	key     []byte // nil: it is not sealed
 	keeping *Keeping
 }
@@ -82,7 +82,7 @@ var validName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 type Store struct {
 	Dir      string
 	Programs *kept.Store
-	// Files are those of the machine that sandboxes had open, such as programs and libraries. Images share them.
+	// Files are the machine's files that sandboxes had open, such as programs and libraries. Images share them.
 	Files *kept.Store
 	// Keys open sealed images, and with Seal, new images are sealed. Both are set before the store is used.
 	Keys sandbox.ImageKeys
@@ -222,7 +222,7 @@ func (s *Store) keep(keep func() (Info, error)) (info Info, done func(), err err
 	}, nil
 }
 
-// Unkept returns the files of the machine that the sandbox had open, by their paths there, and of which there is no copy.
+// Unkept returns the files of the machine that the sandbox had open, by their paths there, and that have no copy.
 func (i *Info) Unkept() (paths []string) {
 	for _, f := range i.Files {
 		if f.IsRegular() && f.Sum == "" && f.Target != "" {
@@ -601,7 +601,7 @@ func (i *Info) Measure(dir string) (err error) {
 	return errors.Join(err, walkErr)
 }
 
-// diskBytes returns how much of the disk the files of an image take, without those of the tool tree: of thousands of
+// diskBytes returns how much of the disk the files of an image take, without the tool tree's: of thousands of
 // images, that would be millions of files.
 func diskBytes(dir string) (total int64, err error) {
 	entries, err := os.ReadDir(dir)

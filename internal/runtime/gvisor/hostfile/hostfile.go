@@ -67,7 +67,7 @@ func (f State) IsRegular() bool { return f.Mode&unix.S_IFMT == unix.S_IFREG }
 // GoferRoot is where the gofer, gVisor's file server of a sandbox, has mounted the sandbox's root file system.
 const GoferRoot = "/root"
 
-// Sandbox is a sandbox of gVisor. Root and Mounts are those of its bundle.
+// Sandbox is a sandbox of gVisor. Root and Mounts belong to its bundle.
 type Sandbox struct {
 	PID       int
 	Root      string // the folder of its root file system

@@ -208,7 +208,7 @@ func (s *Store) Known(path string) string {
 	return s.known[versionOf(st)]
 }
 
-// Prune removes all files but those of which keep says so.
+// Prune removes all files that keep does not keep.
 func (s *Store) Prune(keep func(sum string) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

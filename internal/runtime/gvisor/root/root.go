@@ -159,7 +159,7 @@ func (s *Store) imageFS(t *image.Template, file string, files map[string]string)
 	return FS{empty, t.Binds, file, layer}, atomicfile.WriteThrough(layer, text)
 }
 
-// staleAfter is the age at which nobody makes a root file system any more.
+// staleAfter is the age at which a root file system is no longer in the making.
 const staleAfter = time.Hour
 
 // removeStale removes what a server left that ended while it made a root file system.
