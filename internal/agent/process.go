@@ -21,12 +21,14 @@ type Background struct {
 	Stdin     []byte
 	KeepStdin bool          // keep the input open for WriteProcess
 	Timeout   time.Duration // after which the program is ended; 0: never
+	Unread    time.Duration // it is ended once nobody has read its output for so long; 0: never
 }
 
 // StartProcess starts a program in the background and returns its process id.
 func (c *Client) StartProcess(ctx context.Context, b Background) (id string, err error) {
 	m, err := timedCall(ctx, 0, c.rpc.StartProcess, &agentv1.StartProcessRequest{Command: b.Message(), Stdin: b.Stdin,
-		StdinOpen: b.KeepStdin, TimeoutMillis: uint64(b.Timeout.Milliseconds())})
+		StdinOpen: b.KeepStdin, TimeoutMillis: uint64(b.Timeout.Milliseconds()),
+		UnreadMillis: uint64(b.Unread.Milliseconds())})
 	if err != nil {
 		return "", err
 	}
@@ -50,6 +52,7 @@ type Process struct {
 	KilledBy       string        // the limit that it was killed for: memory, processes, disk or time; printable
 	Timeout        time.Duration // with which it was started; 0: none
 	Terminal       bool          // it has a terminal
+	Unread         time.Duration // with which it was started; 0: none
 }
 
 // ListProcesses returns the processes that run, and the background processes that have ended
@@ -70,7 +73,8 @@ func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
 			ExitCode: int(p.ExitCode),
 			Started:  unixMillis(p.StartedUnixMillis), Ended: unixMillis(p.EndedUnixMillis),
 			Written: p.OutputBytes, KilledBy: knownLimit(p.KilledBy),
-			Timeout: duration(p.TimeoutMillis, time.Millisecond), Terminal: p.Terminal != nil}
+			Timeout: duration(p.TimeoutMillis, time.Millisecond), Terminal: p.Terminal != nil,
+			Unread: duration(p.UnreadMillis, time.Millisecond)}
 	}
 	return all, nil
 }

@@ -4,14 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/api/openapi"
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
@@ -19,6 +23,8 @@ import (
 	"sandlot/internal/hub"
 	"sandlot/internal/policy"
 	"sandlot/internal/question"
+	"sandlot/internal/session"
+	"sandlot/internal/tty"
 )
 
 // liveMessage is a message of the server.
@@ -477,4 +483,46 @@ func TestLiveIsAStream(t *testing.T) {
 		t.Errorf("the 65th: %v, %v", r, err)
 	}
 	dialLive(t, url, e.token("bob"))
+}
+
+// reading is a machine whose reads last.
+type reading struct{}
+
+func (reading) ReadProcess(ctx context.Context, _ string, _ int64, _ int, _ time.Duration) (agent.ProcessOutput, error) {
+	<-ctx.Done()
+	return agent.ProcessOutput{}, ctx.Err()
+}
+
+func (reading) TypeKeys(context.Context, string, []byte) (int, error)    { return 0, nil }
+func (reading) ResizeTerminal(context.Context, string, agent.Size) error { return nil }
+func (reading) ListProcesses(context.Context) ([]agent.Process, error)   { return nil, nil }
+func (reading) StopProcess(context.Context, string, syscall.Signal, time.Duration) (bool, int, error) {
+	return false, 0, nil
+}
+
+// A terminal that has ended with its sandbox cannot be ended again: that would start another sandbox.
+func TestEndedTerminal(t *testing.T) {
+	var gone atomic.Bool
+	terminals := tty.New(tty.Config{Log: slog.New(slog.DiscardHandler),
+		Programs: func(string, string) (tty.Programs, error) {
+			return tty.Programs{Machine: reading{}, Kept: !gone.Load()}, nil
+		}})
+	defer terminals.Close()
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true}, func(c *hub.Config) { c.Terminals = terminals })
+	token := e.token("ann")
+	l, err := e.Hub.Sessions.Open(t.Context(), auth.User("ann", false), session.OpenRequest{ID: "new"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	release, err := terminals.Reserve("user:ann", l.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := terminals.Add(tty.Start{Owner: "user:ann", Session: l.ID(), ID: "p1", Release: release}); err != nil {
+		t.Fatal(err)
+	}
+	gone.Store(true)
+	isProblem(t, do(e.Handler(), "DELETE", "/v1/sessions/"+l.ID()+"/terminals/p1", "", "Authorization", token),
+		http.StatusNotFound, "NOT_FOUND")
 }

@@ -690,7 +690,8 @@ func TestInteractiveSignal(t *testing.T) {
 
 func TestTerminal(t *testing.T) {
 	r := newRig(t)
-	cmd := sh("test -t 0 && test -t 1 && echo terminal; stty size; read x; stty size; echo got $x")
+	cmd := sh("test -t 0 && test -t 1 && echo terminal; stty size; (trap '' HUP; exec sleep 61) & " +
+		"echo job $! of; read x; stty size; echo got $x")
 	cmd.Pty = &agentv1.Pty{Rows: 30, Cols: 100}
 	c, reply := r.stream(execOpen(cmd))
 	if reply.Code != 0 {
@@ -698,7 +699,7 @@ func TestTerminal(t *testing.T) {
 	}
 	buf := make([]byte, wire.MaxFrame)
 	text := ""
-	for !strings.Contains(text, "30 100") {
+	for !strings.Contains(text, "30 100") || !strings.Contains(text, " of") {
 		_, p, err := wire.ReadFrame(c, buf)
 		if err != nil {
 			t.Fatalf("%q, %v", text, err)
@@ -709,8 +710,11 @@ func TestTerminal(t *testing.T) {
 		wire.FrameStdin, []byte("word\n"))); err != nil {
 		t.Fatal(err)
 	}
-	out, err, exit, _ := frames(t, c)
+	out, err, exit, _ := frames(t, c) // it is seen to end, although what it has started has the terminal
 	text += out
+	_, job, _ := strings.Cut(text, "job ")
+	job, _, _ = strings.Cut(job, " of")
+	_ = syscall.Kill(number(t, []byte(job)), syscall.SIGKILL)
 	if !strings.Contains(text, "terminal\r\n") || !strings.Contains(text, "40 120\r\n") || !strings.Contains(text,
 		"got word\r\n") || err != "" || exit != 0 {
 		t.Errorf("got %q, %q, %d", text, err, exit)

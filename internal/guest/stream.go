@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/creack/pty"
 	"github.com/hashicorp/yamux"
 
 	"sandlot/internal/agent/wire"
@@ -280,8 +279,7 @@ func handleFrames(s net.Conn, p *process.Process, stdin *inputBuffer, terminal *
 			stdin.end()
 		case wire.FrameResize:
 			if len(data) == 4 && terminal != nil {
-				size := &pty.Winsize{Rows: binary.BigEndian.Uint16(data), Cols: binary.BigEndian.Uint16(data[2:])}
-				_ = pty.Setsize(terminal, size)
+				_ = process.SetSize(terminal, binary.BigEndian.Uint16(data), binary.BigEndian.Uint16(data[2:]))
 			}
 		case wire.FrameSignal:
 			if len(data) == 1 {

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -124,6 +125,62 @@ func TestTerminalEnds(t *testing.T) {
 		t.Errorf("%q, %v", out, m)
 	}
 	dead(t, number(t, []byte(out)))
+}
+
+// A terminal that has got another size is bounded as before: a program that does not read holds no call beyond its time,
+// and what a shell has started keeps nobody from seeing its end.
+func TestResizedTerminalIsBounded(t *testing.T) {
+	r := newRig(t)
+	resized := func(script string) string {
+		id := r.terminal(sh(script), "")
+		r.shows(id, "ready")
+		if _, err := r.WriteProcess(t.Context(), &agentv1.WriteProcessRequest{ProcessId: id,
+			Resize: &agentv1.Pty{Rows: 40, Cols: 100}}); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	id := resized("stty raw -echo; echo ready; exec sleep 600")
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err := r.WriteProcess(ctx, &agentv1.WriteProcessRequest{ProcessId: id, Data: make([]byte, 1<<20)})
+	guesttest.Refused(t, err, connect.CodeResourceExhausted, "does not read its input")
+	r.stop(id, syscall.SIGKILL, 0)
+	id = resized("trap '' HUP; sleep 61 & stty -echo; echo ready; read -r x; echo $!; exit 4")
+	r.types(id, "go\n", false)
+	out, m := r.rest(id)
+	if m.ExitCode != 4 {
+		t.Errorf("%q, %v", out, m)
+	}
+	if fields := strings.Fields(out); len(fields) > 0 {
+		if pid, err := strconv.Atoi(fields[len(fields)-1]); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// A program whose output nobody reads any more ends, if that was asked for.
+func TestUnread(t *testing.T) {
+	r := newRig(t)
+	start := func(unread uint64) string {
+		return r.start(&agentv1.StartProcessRequest{Command: sh("trap 'exit 5' HUP; echo ready; while :; do sleep 0.01; done"),
+			StdinOpen: true, UnreadMillis: unread})
+	}
+	kept, read, unread := start(0), start(800), start(800)
+	cursor := uint64(0)
+	for r.listed(unread).Running {
+		cursor = r.output(read, cursor, 1000, 100).Cursor
+	}
+	if p := r.listed(unread); p.ExitCode != 5 || p.UnreadMillis != 800 {
+		t.Errorf("what nobody has read is %v", p)
+	}
+	if !r.listed(read).Running || !r.listed(kept).Running {
+		t.Error("what somebody reads, or what need not be read, has ended")
+	}
+	for r.listed(read).Running {
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.stop(kept, syscall.SIGKILL, 0)
 }
 
 // A person's terminal has any size, which can change, and what it sends arrives byte for byte.

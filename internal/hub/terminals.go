@@ -3,6 +3,8 @@ package hub
 import (
 	"cmp"
 	"context"
+	"errors"
+	"syscall"
 	"time"
 
 	"sandlot/internal/agent"
@@ -110,17 +112,42 @@ func (a *ActiveRequest) startTerminal(ctx context.Context, spec TerminalSpec) (*
 	size := command.Size{Rows: rows, Cols: cols}
 	cmd.Env, cmd.Terminal = terminalEnv, &size
 	life := l.Life()
-	process, err := l.Agent().StartProcess(ctx, agent.Background{Command: cmd, KeepStdin: true})
+	process, err := startProgram(ctx, l.Agent(), cmd)
 	if err != nil {
 		release()
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
 	t, err := h.Terminals.Add(tty.Start{Owner: p.ID, Session: l.ID(), ID: process, Life: life, Command: cmd.Args,
-		Size: size, Began: time.Now(), Release: release})
+		Size: size, Began: time.Now(), Release: release, Mortal: true})
 	if err != nil {
 		return nil, err
 	}
 	return a.view(t, spec.Size)
+}
+
+// starter is what starts and stops programs: agent.Client.
+type starter interface {
+	StartProcess(ctx context.Context, b agent.Background) (id string, err error)
+	StopProcess(ctx context.Context, id string, signal syscall.Signal, grace time.Duration) (running bool, exitCode int,
+		err error)
+}
+
+// startWait is how long a sandbox has to start a terminal's program, or to stop it.
+const startWait = 15 * time.Second
+
+// startProgram starts the program of a terminal. The call goes on when ctx ends, so that no program is left of which
+// nobody knows.
+func startProgram(ctx context.Context, a starter, cmd agent.Command) (id string, err error) {
+	start, cancel := context.WithTimeout(context.WithoutCancel(ctx), startWait)
+	defer cancel()
+	id, err = a.StartProcess(start, agent.Background{Command: cmd, KeepStdin: true, Unread: tty.Unread})
+	if err != nil || ctx.Err() == nil {
+		return id, err
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), startWait)
+	defer cancel()
+	_, _, _ = a.StopProcess(stop, id, syscall.SIGKILL, 0) // else it ends when nobody has read for long
+	return "", context.Cause(ctx)
 }
 
 func checkCommand(args []string) error {
@@ -169,9 +196,13 @@ func (a *ActiveRequest) view(t *tty.Terminal, size command.Size) (*Terminal, err
 	return &Terminal{ActiveRequest: a, ID: t.ID, Session: t.Session, viewer: v, agreed: agreed}, nil
 }
 
-// Next waits for what the terminal shows next.
+// Next waits for what the terminal shows next. The error is ErrStops when the server stops: the terminal does not end
+// with it.
 func (t *Terminal) Next(ctx context.Context) (TerminalOutput, error) {
 	out, err := t.viewer.Next(ctx)
+	if errors.Is(err, tty.ErrStops) || out.End != nil && t.hub.Stops() {
+		return TerminalOutput{}, ErrStops
+	}
 	t.sent.Add(int64(len(out.Bytes)))
 	return out, err
 }
@@ -228,6 +259,9 @@ func (h *Hub) endTerminal(ctx context.Context, p auth.Principal, id TerminalID) 
 	}
 	t, err := h.Terminals.TakeOver(ctx, p.ID, session, id.Terminal)
 	if err != nil {
+		return None{}, err
+	}
+	if err := t.Lives(); err != nil { // what has ended with its sandbox is no reason to start another
 		return None{}, err
 	}
 	l, err := h.Sessions.Wake(ctx, p, session)

@@ -85,6 +85,8 @@ const (
 	maxSession = 4096
 	// Grace is how long a question waits that no call waits for, and how long its answer counts.
 	Grace = 10 * time.Minute
+	// storeWait is how long the store has for an answer.
+	storeWait = 10 * time.Second
 )
 
 // Questions has the questions and answers of all principals. New loads the stored answers.
@@ -212,18 +214,23 @@ func (s *Questions) Ask(q Question, timeout time.Duration, waits bool) (*Open, e
 
 func (s *Questions) expire(o *Open) { s.endLocked(o, Expired, false, "nobody answered in time") }
 
-// claim returns an open question of which no answer is being stored, and makes the caller the only one to answer it, until
-// it ends or release is called. It returns nil if there is none.
-func (s *Questions) claim(id string) *Open {
+// claim returns an open question, and makes the caller the only one to answer it, until it ends or release is called. It
+// returns nil if there is none, and an error while another answer to it is being stored: that may fail yet.
+func (s *Questions) claim(id string) (*Open, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range s.open {
-		if o.ID == id && !o.claimed {
+		switch {
+		case o.ID != id:
+		case o.claimed:
+			return nil, fault.New(fault.ResourceLimit, "another answer to the question is being stored: try again").
+				Advise("Read the question again: it may have been answered")
+		default:
 			o.claimed = true
-			return o
+			return o, nil
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // release undoes claim.
@@ -320,7 +327,10 @@ func (s *Questions) putAlways(ctx context.Context, a Answer) error {
 		return fault.Limit("answers", int64(n), maxStored,
 			"%d answers are stored, which is the limit; `sandlot questions forget ID` removes one", n)
 	}
-	if err := s.store.PutAnswer(context.WithoutCancel(ctx), a); err != nil {
+	// No other answer to its question counts meanwhile: a store that hangs must not keep it open for ever.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeWait)
+	defer cancel()
+	if err := s.store.PutAnswer(ctx, a); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -349,8 +359,8 @@ func (s *Questions) Answer(ctx context.Context, id string, allowed bool, span Sp
 	if span == Session && o.Session == "" {
 		return false, fault.Argument("for", "the question is in no session: answer it with once or always")
 	}
-	if o = s.claim(id); o == nil { // another face was quicker: what it said counts, and is stored
-		return false, nil
+	if o, err := s.claim(id); o == nil { // another face was quicker: what it said counts, once it is stored
+		return false, err
 	}
 	if err := s.Remember(ctx, o.Question, allowed, span, by); err != nil {
 		s.release(o)

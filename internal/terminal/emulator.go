@@ -71,7 +71,22 @@ const (
 	modePaste      = 2004
 )
 
-var viewerModes = []int{modeCursorKeys, 9, 1000, 1002, 1003, 1004, 1005, 1006, 1015, modePaste}
+// mouseModes say which events of the mouse are told, and mouseCodes how. Of each, a terminal has one at most: the last one
+// that was set.
+var mouseModes, mouseCodes = []int{9, 1000, 1002, 1003}, []int{1005, 1006, 1015}
+
+// viewerModes leave out reports of the focus (1004): a viewer's terminal would type them when somebody looks at it, and
+// wake the session.
+var viewerModes = slices.Concat([]int{modeCursorKeys}, mouseModes, mouseCodes, []int{modePaste})
+
+// passes reports whether viewers get the private mode: one of viewerModes, or one that the screen itself has.
+func passes(mode int) bool {
+	switch mode {
+	case 6, 7, 25, 47, 1047, 1048, 1049:
+		return true
+	}
+	return slices.Contains(viewerModes, mode)
+}
 
 // keepMode keeps a private mode that concerns the viewer.
 func (d *display) keepMode(n int, on bool) {
@@ -79,8 +94,19 @@ func (d *display) keepMode(n int, on bool) {
 	case d.kept == nil:
 	case n == 25:
 		d.kept[modeHidden] = !on
+	case slices.Contains(mouseModes, n): // the end of any ends all
+		d.keepOne(mouseModes, n, on)
+	case on && slices.Contains(mouseCodes, n):
+		d.keepOne(mouseCodes, n, true)
 	case slices.Contains(viewerModes, n):
 		d.kept[n] = on
+	}
+}
+
+// keepOne sets one of modes of which there is one at most, or none.
+func (d *display) keepOne(modes []int, n int, on bool) {
+	for _, m := range modes {
+		d.kept[m] = on && m == n
 	}
 }
 
@@ -232,8 +258,15 @@ func (d *display) csiForViewers(s string, answers []byte) (string, []byte) {
 		return "", fmt.Appendf(answers, "\x1b[%s%d;%dR", mark, row, col)
 	case q.final == 't' && q.mark == 0 && q.numbers[0] == 18:
 		return "", fmt.Appendf(answers, "\x1b[8;%d;%dt", d.Rows, d.Columns)
+	case q.mark == '?' && (q.final == 'h' || q.final == 'l'):
+		var part []byte
+		for _, mode := range q.numbers {
+			if passes(mode) {
+				part = d.appendMode(part, mode, q.final == 'h')
+			}
+		}
+		return string(part), answers
 	case q.mark == 0 && strings.IndexByte("@ABCDEFGHIJKLMPSTXZ`abdefhlmrsu", q.final) >= 0,
-		q.mark == '?' && (q.final == 'h' || q.final == 'l'),
 		q.mark == '!' && q.final == 'p', q.mark == ' ' && q.final == 'q':
 		return "\x1b[" + s[:n], answers
 	}
@@ -246,7 +279,12 @@ func (e *Emulator) Draw() []byte {
 	// What an earlier screen may have set is undone first.
 	b := []byte("\x1b[!p\x1b[?6l\x1b[4l\x1b[r\x1b(B\x1b)B\x0f\x1b>\x1b[?1049l\x1b[?7l")
 	for _, n := range viewerModes {
-		b = d.appendMode(b, n, d.kept[n])
+		b = d.appendMode(b, n, false)
+	}
+	for _, n := range viewerModes { // afterwards: the end of one mode of the mouse ends another
+		if d.kept[n] {
+			b = d.appendMode(b, n, true)
+		}
 	}
 	main := d.lines
 	if d.alternate {

@@ -45,7 +45,8 @@ var programs = []string{
 	"\x1b(0lqqk\x1b(B\x0e\x1b)0x\x0f", "\x1b[44m\x1b[2J\x1b[3;3Hblue\x1b[1K\x1b[3X", "\x1b7\x1b[5;5Hx\x1b8y",
 	"\x1b]0;title\x07text\x1b]52;c;YWJj\x1b\\more\x1bPq#0\x1b\\end", "\x1b[4habc\x1b[1G\x1b[4lX", "a\tb\bc\x1b[3Pd\x1b[2@e",
 	"\x1b[10;1Hbottom\x1b[3L\x1b[2M\x1bM\x1bD\x1bE", "\x1b[?7l" + strings.Repeat("x", 100), "abc\x1b[5b", "\x1b[!p\x1bc",
-	"1234567890123456789\U00006f22x",
+	"1234567890123456789\U00006f22x", "\x1b[?1000h\x1b[?1015h\x1b[?1006h\x1b[?1h", "\x1b[?1003h\x1b[?9h",
+	"\x1b[?1002;1006;2004h\x1b[?1000l", "\x1b[?7;25;1049hx\x1b[?25;7l",
 }
 
 // What is drawn for those who come later, what viewers get piece by piece, and what the terminal has is the same.
@@ -137,6 +138,32 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("of %q viewers get %q", output, shown)
 			}
 		}
+	}
+}
+
+// Viewers get the modes of a screen, of keys and of the mouse, one by one, and none by which their terminals would type
+// by themselves.
+func TestModesOfViewers(t *testing.T) {
+	for output, want := range map[string]string{
+		"\x1b[?1004h": "", "\x1b[?1004l": "", "\x1b[?1000;1004;1006h": "\x1b[?1000h\x1b[?1006h", "\x1b[?2031h": "",
+		"\x1b[?1;6;7;9h":             "\x1b[?1h\x1b[?6h\x1b[?7h\x1b[?9h",
+		"\x1b[?25;47;1000;1002h":     "\x1b[?25h\x1b[?47h\x1b[?1000h\x1b[?1002h",
+		"\x1b[?1003;1005;1006;1015l": "\x1b[?1003l\x1b[?1005l\x1b[?1006l\x1b[?1015l",
+		"\x1b[?1047;1048;1049;12l":   "\x1b[?1047l\x1b[?1048l\x1b[?1049l",
+		"\x1b[?1049;2004;2026;12h":   "\x1b[?1049h\x1b[?2004h", "\x1b[?h": "", "\u009b?1004h": "",
+	} {
+		e := NewEmulator(10, 20)
+		if shown, _ := e.Write([]byte(output)); string(shown) != want {
+			t.Errorf("of %q viewers get %q, want %q", output, shown, want)
+		}
+		if drawn := string(e.Draw()); strings.Contains(drawn, "1004") {
+			t.Errorf("after %q it draws %q", output, drawn)
+		}
+	}
+	drawn := string(written(10, 20, "\x1b[?1003h\x1b[?1000h\x1b[?1006h").Draw())
+	unset, set, more := strings.Cut(drawn, "\x1b[?1000h\x1b[?1006h")
+	if !more || !strings.Contains(unset, "\x1b[?1003l") || strings.Contains(set, "\x1b[?1") {
+		t.Errorf("modes of the mouse are drawn as %q", drawn)
 	}
 }
 

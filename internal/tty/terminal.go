@@ -12,7 +12,6 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
-	"sandlot/internal/terminal"
 )
 
 // Terminal is one terminal.
@@ -25,13 +24,23 @@ type Terminal struct {
 	sizing   sync.Mutex // held while its program is told of a size; before mu
 
 	mu      sync.Mutex // guards what follows
-	screen  *terminal.Emulator
+	screen  screen
 	applied agent.Size // that its program knows
 	cursor  int64      // how much of the output was read
 	ready   bool       // what it had printed before it was known was read
+	old     int64      // how much that was: the offset of its end; -1: nobody knows yet
 	viewers map[*Viewer]bool
 	ended   *End
-	idle    *time.Timer // of a terminal without viewers
+	idle    *time.Timer // of a terminal without viewers; nil: of one that may be without
+}
+
+// screen is terminal.Emulator.
+type screen interface {
+	Size() (rows, columns int)
+	Resize(rows, columns int)
+	Write(output []byte) (shown, answers []byte)
+	Skip()
+	Draw() []byte
 }
 
 func (t *Terminal) info() Info {
@@ -46,8 +55,11 @@ const (
 	readWait = 20 * time.Second // for output
 	// breakWait is the first and lastWait the last pause after a read without an answer.
 	breakWait, lastWait = 100 * time.Millisecond, 5 * time.Second
-	answerWait          = time.Second // for a program to take the answers to its questions
-	maxAnswers          = 256         // bytes of answers to the questions in one read
+	// readPace is the time from one read to the next at least, whatever a sandbox answers.
+	readPace   = 10 * time.Millisecond
+	answerWait = time.Second // for a program to take the answers to its questions
+	maxAnswers = 256         // bytes of answers to the questions in one read
+	maxOld     = 4 << 20     // bytes that an agent may have kept of what was printed before
 )
 
 // run reads what the program prints, until the terminal ends. The output may be hostile: a mistake here ends one
@@ -80,29 +92,35 @@ func (t *Terminal) follow() End {
 			return gone("it has ended with its session's sandbox")
 		case p.Machine == nil:
 			if err := awaitEvent(t.ctx, events); err != nil {
-				return gone("the server stops")
+				return End{stops: true}
 			}
 			continue
 		}
+		began := time.Now()
 		t.applySize(t.ctx, p.Machine)
 		out, err := p.Machine.ReadProcess(t.ctx, t.ID, t.cursor, maxRead, readWait)
 		switch agent.ReasonOf(err) {
 		case agent.NotFound, agent.Conflict, agent.Invalid, agent.Unsupported:
 			return gone("%v", err)
 		}
-		if err != nil { // the session falls asleep, or its agent dials again
+		if err == nil {
+			t.show(p.Machine, out)
+			if !out.Running && out.Available <= 0 {
+				code := out.ExitCode
+				return End{ExitCode: &code}
+			}
+		}
+		// Without an answer the session falls asleep, or its agent dials again. An agent that has nothing waits before it
+		// says so, unless it is no agent any more.
+		if err != nil || len(out.Data) == 0 && time.Since(began) < readWait/2 {
 			sleep(t.ctx, pause)
 			pause = min(2*pause, lastWait)
 			continue
 		}
 		pause = breakWait
-		t.show(p.Machine, out)
-		if !out.Running && out.Available <= 0 {
-			code := out.ExitCode
-			return End{ExitCode: &code}
-		}
+		sleep(t.ctx, time.Until(began.Add(readPace)))
 	}
-	return gone("the server stops")
+	return End{stops: true}
 }
 
 // awaitEvent waits for an event of the session, or some seconds: it may wake without one. The error says that the server
@@ -121,19 +139,43 @@ func awaitEvent(ctx context.Context, events *event.Subscription) error {
 }
 
 func sleep(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }
 
-// show shows what the program has printed. All terminals of a principal together use a quarter of a processor for it,
-// whatever their programs print.
+// show shows what the program has printed, and answers its questions.
 func (t *Terminal) show(m Machine, out agent.ProcessOutput) {
+	if answers := t.work(out); len(answers) > 0 {
+		ctx, cancel := context.WithTimeout(t.ctx, answerWait)
+		defer cancel()
+		_, _ = m.TypeKeys(ctx, t.ID, answers[:min(len(answers), maxAnswers)]) // a program need not read them
+	}
+}
+
+// work is write. All terminals of a principal together use a quarter of a processor for it, whatever their programs print.
+func (t *Terminal) work(out agent.ProcessOutput) (answers []byte) {
 	t.of.busy.Lock()
+	defer t.of.busy.Unlock()
 	began := time.Now()
+	answers = t.write(out)
+	if took := time.Since(began); took > time.Millisecond {
+		sleep(t.ctx, 3*took)
+	}
+	return answers
+}
+
+// write writes what the program has printed to the screen, and returns the answers to what it asks now.
+func (t *Terminal) write(out agent.ProcessOutput) []byte {
 	t.mu.Lock()
-	live := t.ready
+	defer t.mu.Unlock()
+	if t.old < 0 {
+		t.old = out.Cursor + min(max(out.Available, 0), maxOld)
+	}
 	if out.Skipped > 0 {
 		t.screen.Skip()
 		for v := range t.viewers {
@@ -141,20 +183,15 @@ func (t *Terminal) show(m Machine, out agent.ProcessOutput) {
 		}
 	}
 	shown, answers := t.screen.Write(out.Data)
-	t.cursor, t.ready = out.Cursor, t.ready || out.Available <= 0
+	live := t.ready
+	t.cursor, t.ready = out.Cursor, t.ready || out.Cursor >= t.old
 	for v := range t.viewers {
 		v.add(shown)
 	}
-	t.mu.Unlock()
-	if took := time.Since(began); took > time.Millisecond {
-		sleep(t.ctx, 3*took)
+	if !live {
+		return nil
 	}
-	t.of.busy.Unlock()
-	if len(answers) > 0 && live {
-		ctx, cancel := context.WithTimeout(t.ctx, answerWait)
-		defer cancel()
-		_, _ = m.TypeKeys(ctx, t.ID, answers[:min(len(answers), maxAnswers)]) // a program need not read them
-	}
+	return answers
 }
 
 // end notes how the terminal ended, and tells its viewers.
@@ -164,12 +201,23 @@ func (t *Terminal) end(e End) {
 	if t.ended == nil {
 		t.ended = &e
 	}
-	t.idle.Stop()
+	t.rest(false)
 	for v := range t.viewers {
 		v.signal()
 	}
 	t.mu.Unlock()
 	t.registry.forget(t)
+}
+
+// rest starts or stops the time until a terminal without viewers ends. The caller holds mu.
+func (t *Terminal) rest(begins bool) {
+	switch {
+	case t.idle == nil:
+	case begins:
+		t.idle.Reset(unwatched)
+	default:
+		t.idle.Stop()
+	}
 }
 
 // endUnwatched ends the terminal if nobody has looked at it for a long time. While its session sleeps, it costs nothing.
@@ -189,7 +237,7 @@ func (t *Terminal) endUnwatched() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.viewers) == 0 && t.ended == nil {
-		t.idle.Reset(unwatched)
+		t.rest(true)
 	}
 }
 

@@ -5,6 +5,7 @@ package tty
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -25,12 +26,16 @@ const (
 	maxOfSession = 8
 	maxOfOwner   = 16
 	maxViewers   = 8        // of one terminal
+	maxOfViewers = 16       // of all terminals of a principal: each may get a screen that it does not take
 	maxPending   = 64 << 10 // bytes that wait for a viewer; one that is later gets the screen
 	maxRead      = 64 << 10 // bytes of output that are read at once
-	// unwatched is how long a terminal lives that nobody looks at. Where sessions cannot sleep, its program would keep its
-	// session awake for ever.
-	unwatched = 12 * time.Hour
+	// unwatched is how long a terminal lives that a viewer has started and nobody looks at. Where sessions cannot sleep, its
+	// program would keep its session awake for ever.
+	unwatched = Unread
 )
+
+// Unread is agent.Background.Unread of a program that a viewer starts: it ends without a server that knows it.
+const Unread = 12 * time.Hour
 
 // Machine is what runs the programs of a session: agent.Client.
 type Machine interface {
@@ -90,7 +95,8 @@ type key struct{ session, id string }
 // owner is what the registry knows of a principal with terminals.
 type owner struct {
 	terminals int
-	sessions  map[string]int // and of each session
+	viewers   int            // of all terminals, also of those that have ended
+	sessions  map[string]int // how many terminals each session has
 	// busy is held while output of a terminal is worked on, and for a while after that: all terminals of a principal
 	// together use a part of one processor.
 	busy sync.Mutex
@@ -133,13 +139,38 @@ func (r *Registry) Reserve(principal, session string) (release func(), err error
 	return sync.OnceFunc(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if o.terminals--; o.terminals == 0 {
-			delete(r.owners, principal)
-		}
+		o.terminals--
+		r.drop(principal, o)
 		if o.sessions[session]--; o.sessions[session] == 0 {
 			delete(o.sessions, session)
 		}
 	}), nil
+}
+
+// drop forgets an owner without terminals and viewers. The caller holds mu.
+func (r *Registry) drop(principal string, o *owner) {
+	if o.terminals == 0 && o.viewers == 0 && r.owners[principal] == o {
+		delete(r.owners, principal)
+	}
+}
+
+// enter counts one more viewer of a principal's terminals, until leave.
+func (r *Registry) enter(o *owner) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if o.viewers >= maxOfViewers {
+		return fault.Limit("viewers", int64(o.viewers), maxOfViewers,
+			"%d viewers look at your terminals, which is the limit: close one first", o.viewers)
+	}
+	o.viewers++
+	return nil
+}
+
+func (r *Registry) leave(principal string, o *owner) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o.viewers--
+	r.drop(principal, o)
 }
 
 func tooMany(used, limit int, where string) error {
@@ -158,29 +189,40 @@ type Start struct {
 	Release        func() // of Reserve
 	// Old: it has printed something already, which nobody has seen.
 	Old bool
+	// Mortal: it ends once nobody has looked at it for a long time. A viewer has started it, and not an agent, which need
+	// not look at what it has started.
+	Mortal bool
 }
 
 // Add makes a terminal known, and begins to read what its program prints. If it is known already, it returns that one.
 func (r *Registry) Add(s Start) (*Terminal, error) {
+	t, added, err := r.add(s)
+	if !added {
+		s.Release() // which needs mu
+	}
+	return t, err
+}
+
+func (r *Registry) add(s Start) (t *Terminal, added bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k := key{s.Session, s.ID}
 	if t := r.all[k]; t != nil && t.Life == s.Life {
-		s.Release()
-		return t, nil
+		return t, false, nil
 	}
 	if r.closed {
-		s.Release()
-		return nil, fault.New(fault.Internal, "the server stops")
+		return nil, false, fault.New(fault.Internal, "the server stops")
 	}
 	rows, cols := terminal.Bounded(s.Size.Rows, s.Size.Cols)
 	ctx, cancel := context.WithCancel(r.ctx)
-	t := &Terminal{Start: s, registry: r, of: r.owners[s.Owner], ctx: ctx, cancel: cancel,
-		screen: terminal.NewEmulator(rows, cols), applied: s.Size, viewers: map[*Viewer]bool{}, ready: !s.Old}
-	t.idle = time.AfterFunc(unwatched, t.endUnwatched)
+	t = &Terminal{Start: s, registry: r, of: r.owners[s.Owner], ctx: ctx, cancel: cancel,
+		screen: terminal.NewEmulator(rows, cols), applied: s.Size, viewers: map[*Viewer]bool{}, ready: !s.Old, old: -1}
+	if s.Mortal {
+		t.idle = time.AfterFunc(unwatched, t.endUnwatched)
+	}
 	r.all[k] = t
 	r.work.Go(t.run)
-	return t, nil
+	return t, true, nil
 }
 
 // Find returns a terminal that is known and has not ended; nil: there is none.
@@ -240,7 +282,7 @@ func (r *Registry) TakeOver(ctx context.Context, principal, session, id string) 
 		return nil, err
 	}
 	return r.Add(Start{Owner: principal, Session: session, ID: id, Life: p.Life, Command: list[i].Args,
-		Size: *out.Terminal, Began: list[i].Started, Release: release, Old: true})
+		Size: *out.Terminal, Began: list[i].Started, Release: release, Old: true, Mortal: list[i].Unread > 0})
 }
 
 func isTerminal(p agent.Process) bool { return p.Terminal && p.Running && p.Kind == "background" }
@@ -309,7 +351,11 @@ func commandText(args []string) string { return fault.Printable(strings.Join(arg
 type End struct {
 	ExitCode *int   `json:"exit_code,omitempty"` // nil: nobody knows
 	Why      string `json:"reason,omitempty"`    // empty: its program has ended
+	stops    bool   // only the server has: the program goes on
 }
+
+// ErrStops is the error of Viewer.Next when the server stops.
+var ErrStops = errors.New("the server stops")
 
 func gone(format string, args ...any) End { return End{Why: fmt.Sprintf(format, args...)} }
 

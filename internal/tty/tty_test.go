@@ -29,6 +29,10 @@ type machine struct {
 	exited  bool
 	broken  bool // it does not answer
 	stopped bool
+	unread  time.Duration // with which it was started
+	reads   int
+	empty   bool // it answers at once, and without output
+	flood   bool // there is always more output
 }
 
 var errBroken = errors.New("the link broke")
@@ -50,20 +54,29 @@ func (m *machine) print(format string, args ...any) {
 func (m *machine) ReadProcess(ctx context.Context, id string, cursor int64, most int,
 	wait time.Duration) (agent.ProcessOutput, error) {
 	timer := time.After(wait)
-	for {
+	for first := true; ; first = false {
 		m.mu.Lock()
+		if first {
+			m.reads++
+		}
 		skipped := max(0, m.skip-int(cursor))
 		at := int(cursor) + skipped
 		data := bytes.Clone(m.out[at:min(len(m.out), at+most)])
 		out := agent.ProcessOutput{Data: data, Cursor: int64(at + len(data)), Skipped: int64(skipped),
 			Available: int64(len(m.out) - at - len(data)), Running: !m.exited, ExitCode: 3, Terminal: &m.size}
-		news, exited, broken := m.news, m.exited, m.broken
+		news, exited, broken, empty := m.news, m.exited, m.broken, m.empty
+		if m.flood {
+			out.Available += 100
+		}
 		m.mu.Unlock()
 		switch {
 		case id != "p1":
 			return out, &agent.Refusal{Reason: agent.NotFound, Message: "no such process"}
 		case broken:
 			return out, errBroken
+		case empty:
+			out.Data, out.Cursor = nil, cursor
+			return out, nil
 		case len(data) > 0 || exited || wait == 0:
 			return out, nil
 		}
@@ -93,7 +106,8 @@ func (m *machine) StopProcess(context.Context, string, syscall.Signal, time.Dura
 }
 
 func (m *machine) ListProcesses(context.Context) ([]agent.Process, error) {
-	return []agent.Process{{ID: "p1", Args: []string{"bash"}, Kind: "background", Running: !m.exited, Terminal: true},
+	return []agent.Process{{ID: "p1", Args: []string{"bash"}, Kind: "background", Running: !m.exited, Terminal: true,
+		Unread: m.unread},
 		{ID: "p2", Args: []string{"sleep"}, Kind: "background", Running: true},
 		{ID: "p3", Args: []string{"vim"}, Kind: "interactive", Running: true, Terminal: true}}, nil
 }
@@ -138,16 +152,18 @@ func (r *rig) becomes(p Programs) {
 	r.Events.Publish(event.Event{Kind: event.Session, Principal: "user:ann", Session: "s", Operation: event.SessionWoken})
 }
 
-func (r *rig) open() *Terminal {
+func (r *rig) open() *Terminal { return r.openIn("s") }
+
+func (r *rig) openIn(session string) *Terminal {
 	r.t.Helper()
-	release, err := r.Reserve("user:ann", "s")
+	release, err := r.Reserve("user:ann", session)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	size := agent.Size{Rows: 10, Cols: 20}
 	r.m.size = size
-	x, err := r.Add(Start{Owner: "user:ann", Session: "s", ID: "p1", Command: []string{"bash"}, Size: size,
-		Release: release})
+	x, err := r.Add(Start{Owner: "user:ann", Session: session, ID: "p1", Command: []string{"bash"}, Size: size,
+		Release: release, Mortal: true})
 	if err != nil {
 		r.t.Fatal(err)
 	}

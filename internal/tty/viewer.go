@@ -22,7 +22,15 @@ type Viewer struct {
 
 // View begins to look at a terminal. The screen has the smallest size of those of its viewers, so that everyone sees all
 // of it.
-func (t *Terminal) View(size agent.Size) (*Viewer, error) {
+func (t *Terminal) View(size agent.Size) (v *Viewer, err error) {
+	if err := t.registry.enter(t.of); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if v == nil {
+			t.registry.leave(t.Owner, t.of)
+		}
+	}()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -32,12 +40,12 @@ func (t *Terminal) View(size agent.Size) (*Viewer, error) {
 		return nil, fault.Limit("viewers", int64(len(t.viewers)), maxViewers,
 			"%d viewers look at this terminal, which is the limit", maxViewers)
 	}
-	v := &Viewer{Terminal: t, wake: make(chan struct{}, 1), wants: size, redraw: true}
-	t.viewers[v] = true
-	t.idle.Stop()
+	look := &Viewer{Terminal: t, wake: make(chan struct{}, 1), wants: size, redraw: true}
+	t.viewers[look] = true
+	t.rest(false)
 	t.fit()
-	v.signal()
-	return v, nil
+	look.signal()
+	return look, nil
 }
 
 // fit gives the screen the size that all viewers can show. The caller holds mu.
@@ -69,28 +77,38 @@ func (t *Terminal) fit() {
 
 // Resize says that the viewer's own terminal has another size.
 func (v *Viewer) Resize(ctx context.Context, size agent.Size) {
-	v.mu.Lock()
-	v.wants = size
-	v.fit()
-	v.mu.Unlock()
+	v.wish(size)
 	p, err := v.registry.Programs(v.Owner, v.Session)
 	if err == nil && p.Machine != nil && p.Life == v.Life {
 		v.applySize(ctx, p.Machine) // else when the session wakes
 	}
 }
 
-// Close ends the viewer's look.
-func (v *Viewer) Close() {
+func (v *Viewer) wish(size agent.Size) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.wants = size
+	v.fit()
+}
+
+// Close ends the viewer's look. It can be called twice.
+func (v *Viewer) Close() {
+	v.mu.Lock()
+	looks := v.viewers[v]
+	defer func() {
+		v.mu.Unlock()
+		if looks {
+			v.registry.leave(v.Owner, v.of)
+		}
+	}()
 	delete(v.viewers, v)
 	if v.ended != nil {
 		return
 	}
-	v.fit()
 	if len(v.viewers) == 0 {
-		v.idle.Reset(unwatched)
+		v.rest(true)
 	}
+	v.fit()
 }
 
 // add gives the viewer output. The caller holds mu of the terminal.
@@ -128,7 +146,10 @@ type Output struct {
 // Next waits for what the viewer gets next.
 func (v *Viewer) Next(ctx context.Context) (Output, error) {
 	for {
-		if out, ok := v.take(); ok {
+		switch out, ok := v.take(); {
+		case ok && out.End != nil && out.End.stops:
+			return Output{}, ErrStops
+		case ok:
 			return out, nil
 		}
 		select {

@@ -1954,6 +1954,9 @@ type StartProcessRequest struct {
 	// timeout_millis: the process is ended after that time, as by StopProcess; 0:
 	// never.
 	TimeoutMillis uint64 `protobuf:"varint,4,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"`
+	// unread_millis: the process is ended, by HUP and then KILL, once nobody has
+	// read its output for that time; 0: never. Sleep does not count.
+	UnreadMillis  uint64 `protobuf:"varint,5,opt,name=unread_millis,json=unreadMillis,proto3" json:"unread_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2012,6 +2015,13 @@ func (x *StartProcessRequest) GetStdinOpen() bool {
 func (x *StartProcessRequest) GetTimeoutMillis() uint64 {
 	if x != nil {
 		return x.TimeoutMillis
+	}
+	return 0
+}
+
+func (x *StartProcessRequest) GetUnreadMillis() uint64 {
+	if x != nil {
+		return x.UnreadMillis
 	}
 	return 0
 }
@@ -2077,6 +2087,7 @@ type Process struct {
 	Busy          bool   `protobuf:"varint,11,opt,name=busy,proto3" json:"busy,omitempty"`
 	TimeoutMillis uint64 `protobuf:"varint,12,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"` // with which it was started
 	Terminal      *Pty   `protobuf:"bytes,13,opt,name=terminal,proto3" json:"terminal,omitempty"`                                 // as in ReadProcessResponse
+	UnreadMillis  uint64 `protobuf:"varint,14,opt,name=unread_millis,json=unreadMillis,proto3" json:"unread_millis,omitempty"`    // with which it was started
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2200,6 +2211,13 @@ func (x *Process) GetTerminal() *Pty {
 		return x.Terminal
 	}
 	return nil
+}
+
+func (x *Process) GetUnreadMillis() uint64 {
+	if x != nil {
+		return x.UnreadMillis
+	}
+	return 0
 }
 
 type ListProcessesRequest struct {
@@ -4658,16 +4676,17 @@ const file_agent_proto_rawDesc = "" +
 	"\x16OpenInterpreterRequest\x12\x1a\n" +
 	"\blanguage\x18\x01 \x01(\tR\blanguage\x12\x16\n" +
 	"\x06ticket\x18\x02 \x01(\fR\x06ticket\"\x19\n" +
-	"\x17OpenInterpreterResponse\"\xa6\x01\n" +
+	"\x17OpenInterpreterResponse\"\xcb\x01\n" +
 	"\x13StartProcessRequest\x123\n" +
 	"\acommand\x18\x01 \x01(\v2\x19.sandlot.agent.v1.CommandR\acommand\x12\x14\n" +
 	"\x05stdin\x18\x02 \x01(\fR\x05stdin\x12\x1d\n" +
 	"\n" +
 	"stdin_open\x18\x03 \x01(\bR\tstdinOpen\x12%\n" +
-	"\x0etimeout_millis\x18\x04 \x01(\x04R\rtimeoutMillis\"5\n" +
+	"\x0etimeout_millis\x18\x04 \x01(\x04R\rtimeoutMillis\x12#\n" +
+	"\runread_millis\x18\x05 \x01(\x04R\funreadMillis\"5\n" +
 	"\x14StartProcessResponse\x12\x1d\n" +
 	"\n" +
-	"process_id\x18\x01 \x01(\tR\tprocessId\"\xa3\x03\n" +
+	"process_id\x18\x01 \x01(\tR\tprocessId\"\xc8\x03\n" +
 	"\aProcess\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -4683,7 +4702,8 @@ const file_agent_proto_rawDesc = "" +
 	" \x01(\tR\bkilledBy\x12\x12\n" +
 	"\x04busy\x18\v \x01(\bR\x04busy\x12%\n" +
 	"\x0etimeout_millis\x18\f \x01(\x04R\rtimeoutMillis\x121\n" +
-	"\bterminal\x18\r \x01(\v2\x15.sandlot.agent.v1.PtyR\bterminal\"\x16\n" +
+	"\bterminal\x18\r \x01(\v2\x15.sandlot.agent.v1.PtyR\bterminal\x12#\n" +
+	"\runread_millis\x18\x0e \x01(\x04R\funreadMillis\"\x16\n" +
 	"\x14ListProcessesRequest\"P\n" +
 	"\x15ListProcessesResponse\x127\n" +
 	"\tprocesses\x18\x01 \x03(\v2\x19.sandlot.agent.v1.ProcessR\tprocesses\"\x89\x01\n" +

@@ -8,12 +8,14 @@ import (
 	"errors"
 	"io"
 	"math"
+	"runtime/debug"
 	"sync"
 	"unicode/utf8"
 
 	"github.com/coder/websocket"
 
 	"sandlot/internal/agent/command"
+	"sandlot/internal/api/conn"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
@@ -33,6 +35,7 @@ type client struct {
 
 	mu       sync.Mutex // guards what follows
 	channels map[uint32]*channel
+	ending   int    // channels that have ended, of which the client does not know yet
 	newest   uint32 // the greatest number of a channel that was ever opened
 	queued   int    // bytes of input that wait for terminals
 }
@@ -47,6 +50,7 @@ type channel struct {
 	number   uint32
 	kind     string
 	terminal bool
+	args     json.RawMessage // until they are read
 	ctx      context.Context // ends with the channel
 	cancel   context.CancelFunc
 	room     chan struct{} // holds one element after an acknowledgement
@@ -151,9 +155,9 @@ func (c *client) open(n uint32, r request) error {
 	case n <= c.newest:
 		return fault.Argument("channel", "channel %d was used before: each number must be greater than the ones before, "+
 			"and the greatest is %d", n, c.newest)
-	case len(c.channels) >= maxChannels:
+	case len(c.channels) >= maxChannels, len(c.channels)+c.ending >= 2*maxChannels:
 		return fault.Limit("channels", int64(len(c.channels)), maxChannels,
-			"%d channels are open, which is the limit: close one first", maxChannels)
+			"%d channels are open, which is the limit: close one first, and read until it is closed", maxChannels)
 	}
 	same := 0
 	for _, ch := range c.channels {
@@ -167,25 +171,28 @@ func (c *client) open(n uint32, r request) error {
 	}
 	c.newest = n
 	ctx, cancel := context.WithCancel(c.ctx)
-	ch := &channel{client: c, number: n, kind: r.Kind, terminal: r.Kind == terminalKind, ctx: ctx, cancel: cancel,
-		room: make(chan struct{}, 1), news: make(chan struct{}, 1)}
+	ch := &channel{client: c, number: n, kind: r.Kind, terminal: r.Kind == terminalKind, args: r.Args, ctx: ctx,
+		cancel: cancel, room: make(chan struct{}, 1), news: make(chan struct{}, 1)}
 	c.channels[n] = ch
-	c.work.Go(func() { ch.run(k.serve, r.Args) })
+	c.work.Go(func() { ch.run(k.serve) })
 	return nil
 }
 
-// run serves a channel until it ends.
-func (ch *channel) run(serve func(*channel, json.RawMessage) (any, error), args json.RawMessage) {
+// run serves a channel until it ends, and the client has been told.
+func (ch *channel) run(serve func(*channel) (any, error)) {
 	defer ch.cancel()
 	c := ch.client
-	data, err := serve(ch, args)
-	c.mu.Lock()
-	delete(c.channels, ch.number)
-	ch.mu.Lock()
-	c.queued -= len(ch.keys)
-	ch.keys = nil
-	ch.mu.Unlock()
-	c.mu.Unlock()
+	var data any
+	err := ch.guard(func() (err error) {
+		data, err = serve(ch)
+		return err
+	})
+	ch.forget()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.ending--
+	}()
 	if errors.Is(err, hub.ErrStops) {
 		c.cancel(hub.ErrStops)
 	}
@@ -197,6 +204,31 @@ func (ch *channel) run(serve func(*channel, json.RawMessage) (any, error), args 
 		}
 	}
 	_ = c.write(m)
+}
+
+// forget removes a channel that has ended. It counts until the client has taken that: else one that reads nothing could
+// open any number.
+func (ch *channel) forget() {
+	c := ch.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.channels, ch.number)
+	c.ending++
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	c.queued -= len(ch.keys)
+	ch.keys, ch.args = nil, nil
+}
+
+// guard makes an error of a panic: what a sandbox prints may find a mistake, which ends one channel then.
+func (ch *channel) guard(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			ch.client.server.Log.Error("a channel has failed", "kind", ch.kind, "panic", p, "stack", string(debug.Stack()))
+			err = fault.New(fault.Internal, "the channel has failed: the server's log says more")
+		}
+	}()
+	return do()
 }
 
 // acknowledge notes how much of the channel the client has taken in all.
@@ -225,6 +257,10 @@ func signal(c chan struct{}) {
 	default: // a signal is pending already
 	}
 }
+
+// errStalled is why a terminal's channel ends.
+var errStalled = fault.New(fault.ResourceLimit, "the screen was not acknowledged in time: open the terminal again").
+	Advise("Acknowledge what has arrived, in bytes")
 
 // await waits until the client has room on the channel.
 func (ch *channel) await(ctx context.Context) error {
@@ -263,13 +299,19 @@ func (ch *channel) tell(op string, data any) error {
 	return ch.client.write(message{Op: op, Channel: ch.number, Data: data})
 }
 
-// maxFrame is how many bytes of a terminal are sent at once.
-const maxFrame = 32 << 10
+// maxFrame is how many bytes of a terminal are sent at once, and maxHeld how many wait for the client as long as it likes.
+const maxFrame, maxHeld = 32 << 10, 64 << 10
 
-// print sends bytes of a terminal, as the client has room.
+// print sends bytes of a terminal, as the client has room. The rest of a large screen waits for a time only.
 func (ch *channel) print(b []byte) error {
 	for len(b) > 0 {
-		if err := ch.await(ch.ctx); err != nil {
+		ctx, cancel := ch.ctx, context.CancelFunc(func() {})
+		if len(b) > maxHeld {
+			ctx, cancel = context.WithTimeoutCause(ctx, conn.Stall, errStalled)
+		}
+		err := ch.await(ctx)
+		cancel()
+		if err != nil {
 			return err
 		}
 		part := b[:min(len(b), maxFrame)]
@@ -315,16 +357,17 @@ func (c *client) input(frame []byte) error {
 	return nil
 }
 
-// takeInput returns the input that waits, and the size that is wanted.
-func (ch *channel) takeInput() (keys []byte, wanted *command.Size) {
+// takeInput returns the input that waits, and the size that is wanted. The input counts as waiting until done is called.
+func (ch *channel) takeInput() (keys []byte, wanted *command.Size, done func()) {
 	ch.mu.Lock()
+	defer ch.mu.Unlock()
 	keys, wanted = ch.keys, ch.size
 	ch.keys, ch.size = nil, nil
-	ch.mu.Unlock()
-	ch.client.mu.Lock()
-	ch.client.queued -= len(keys)
-	ch.client.mu.Unlock()
-	return keys, wanted
+	return keys, wanted, func() {
+		ch.client.mu.Lock()
+		defer ch.client.mu.Unlock()
+		ch.client.queued -= len(keys)
+	}
 }
 
 func (ch *channel) resize(r request) error {

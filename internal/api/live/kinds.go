@@ -15,7 +15,7 @@ import (
 // kind is a kind of channel.
 type kind struct {
 	// serve serves a channel until it ends. What it returns goes to the client.
-	serve func(*channel, json.RawMessage) (any, error)
+	serve func(*channel) (any, error)
 	most  int // of a connection: what is read for one is read for each
 }
 
@@ -50,8 +50,10 @@ func (a eventArgs) query() url.Values {
 	return q
 }
 
-// arguments decodes the arguments of a channel, which may be left out.
-func arguments(raw json.RawMessage, a any) error {
+// arguments decodes the arguments of a channel, which may be left out, and forgets their text.
+func (ch *channel) arguments(a any) error {
+	raw := ch.args
+	ch.args = nil
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil
 	}
@@ -59,9 +61,9 @@ func arguments(raw json.RawMessage, a any) error {
 }
 
 // events serves events: those that have happened, and then new ones.
-func (ch *channel) events(raw json.RawMessage) (any, error) {
+func (ch *channel) events() (any, error) {
 	var a eventArgs
-	if err := arguments(raw, &a); err != nil {
+	if err := ch.arguments(&a); err != nil {
 		return nil, err
 	}
 	c := ch.client
@@ -108,10 +110,9 @@ func (ch *channel) events(raw json.RawMessage) (any, error) {
 }
 
 // states serves the state of things, and its changes.
-func states(watch func(*hub.Hub, context.Context, auth.Principal) (hub.Live, error)) func(*channel,
-	json.RawMessage) (any, error) {
-	return func(ch *channel, raw json.RawMessage) (any, error) {
-		if err := arguments(raw, &struct{}{}); err != nil {
+func states(watch func(*hub.Hub, context.Context, auth.Principal) (hub.Live, error)) func(*channel) (any, error) {
+	return func(ch *channel) (any, error) {
+		if err := ch.arguments(&struct{}{}); err != nil {
 			return nil, err
 		}
 		all, err := watch(ch.client.server.Hub, ch.ctx, ch.client.principal)

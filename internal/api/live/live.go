@@ -67,19 +67,29 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal)
 	}
 	defer ws.CloseNow()
 	ws.SetReadLimit(maxMessage)
-	// Reads and writes have a context of their own: the end of one would cut the connection before it says why.
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
-	reading, stopReading := context.WithCancel(context.Background())
-	defer stopReading()
-	c := &client{server: s, ws: ws, principal: p, ctx: ctx, cancel: cancel, reading: reading, stopReading: stopReading,
-		channels: map[uint32]*channel{}}
-	stop := context.AfterFunc(r.Context(), func() { cancel(context.Cause(r.Context())) })
+	c := s.client(r.Context(), ws, p)
+	stop := context.AfterFunc(r.Context(), func() { c.cancel(context.Cause(r.Context())) })
 	defer stop()
+	c.serve()
+	return nil
+}
+
+// client returns a client that is connected. Its end is up to the caller.
+func (s *Server) client(values context.Context, ws *websocket.Conn, p auth.Principal) *client {
+	// Reads and writes have a context of their own: the end of one would cut the connection before it says why.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(values))
+	reading, stopReading := context.WithCancel(context.Background())
+	return &client{server: s, ws: ws, principal: p, ctx: ctx, cancel: cancel, reading: reading, stopReading: stopReading,
+		channels: map[uint32]*channel{}}
+}
+
+// serve serves a client until the connection ends.
+func (c *client) serve() {
+	defer c.stopReading()
 	c.work.Go(c.beat)
 	c.work.Go(c.end)
-	cancel(c.read())
+	c.cancel(c.read())
 	c.work.Wait()
-	return nil
 }
 
 // asks reports whether a header has a token.

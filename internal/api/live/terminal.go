@@ -2,7 +2,6 @@ package live
 
 import (
 	"context"
-	"encoding/json"
 	"sync"
 
 	"sandlot/internal/agent/command"
@@ -43,9 +42,9 @@ func sizeOf(rows, cols int) (command.Size, error) {
 }
 
 // serveTerminal serves a terminal, until it ends.
-func (ch *channel) serveTerminal(raw json.RawMessage) (any, error) {
+func (ch *channel) serveTerminal() (any, error) {
 	var a terminalArgs
-	if err := arguments(raw, &a); err != nil {
+	if err := ch.arguments(&a); err != nil {
 		return nil, err
 	}
 	size, err := sizeOf(a.Rows, a.Cols)
@@ -64,7 +63,7 @@ func (ch *channel) serveTerminal(raw json.RawMessage) (any, error) {
 	}
 	ctx, cancel := context.WithCancelCause(ch.ctx)
 	var typing sync.WaitGroup
-	typing.Go(func() { cancel(ch.typeKeys(ctx, t)) })
+	typing.Go(func() { cancel(ch.guard(func() error { return ch.typeKeys(ctx, t) })) })
 	defer typing.Wait()
 	defer cancel(nil)
 	for {
@@ -98,18 +97,27 @@ func (ch *channel) typeKeys(ctx context.Context, t *hub.Terminal) error {
 		case <-ctx.Done():
 			return nil
 		}
-		keys, wanted := ch.takeInput()
-		if wanted != nil {
-			t.Resize(ctx, *wanted)
-		}
-		if len(keys) == 0 {
-			continue
-		}
-		if err := t.May(); err != nil {
+		if err := ch.passOn(ctx, t); err != nil {
 			return err
 		}
-		if err := t.Type(ctx, keys); err != nil && ctx.Err() == nil {
-			ch.client.misunderstood(about(ch.number, err)) // the terminal can be looked at still
-		}
 	}
+}
+
+// passOn gives the terminal the input that waits.
+func (ch *channel) passOn(ctx context.Context, t *hub.Terminal) error {
+	keys, wanted, done := ch.takeInput()
+	defer done()
+	if wanted != nil {
+		t.Resize(ctx, *wanted)
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	if err := t.May(); err != nil {
+		return err
+	}
+	if err := t.Type(ctx, keys); err != nil && ctx.Err() == nil {
+		ch.client.misunderstood(about(ch.number, err)) // the terminal can be looked at still
+	}
+	return nil
 }

@@ -40,6 +40,7 @@ type Process struct {
 	pid       int
 	startedAt time.Time
 	timeout   time.Duration // after this time the process is ended; 0: never
+	unread    time.Duration // the process is ended once nobody has read its output for this time; 0: never
 	tag       string        // of the call of the host that it runs for; see wire.ToolConn
 	server    string        // stands for the third-party server whose program it is; empty: of none
 	mark      string        // the variable of its environment by which those that it has started are found
@@ -57,6 +58,8 @@ type Process struct {
 	exitCode int32
 	killedBy string
 	resized  *agentv1.Pty // the size of the terminal, since it was changed; nil: it was not
+	reads    uint64       // how often its output was asked for
+	readers  int          // that wait for its output now
 }
 
 // outputEnd is the read end of a stream of a process. At the deadline its reader gets what is there already, and then ends.
@@ -168,6 +171,7 @@ type Stdio struct {
 	keepStdin bool          // keep stdin open for WriteProcess
 	output    *ring         // Stdout of a background process
 	timeout   time.Duration // Process.timeout
+	unread    time.Duration // Process.unread
 }
 
 // Processes has the processes that the agent has started for the host.
@@ -249,8 +253,8 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, stdio Stdio) (*Proce
 		return nil, err
 	}
 	p := &Process{kind: kind, argv: c.Argv, startedAt: time.Now(), output: stdio.output, timeout: stdio.timeout,
-		tag: stdio.Tag, server: c.Server, mark: newMark(), user: ps.User, terminal: stdio.TerminalSize,
-		done: make(chan struct{})}
+		unread: stdio.unread, tag: stdio.Tag, server: c.Server, mark: newMark(), user: ps.User,
+		terminal: stdio.TerminalSize, done: make(chan struct{})}
 	noColor := kind != "interactive" && stdio.TerminalSize == nil
 	attr := &syscall.ProcAttr{Dir: dir, Env: append(ps.Env(c.Env, noColor), p.mark)}
 	var closeAfter []*os.File
@@ -440,9 +444,8 @@ func (p *Process) openTerminal(attr *syscall.ProcAttr, stdio Stdio) ([]*os.File,
 	if err != nil {
 		return nil, fmt.Errorf("opening a terminal: %w", err)
 	}
-	size := &pty.Winsize{Rows: uint16(min(stdio.TerminalSize.Rows, maxSize)),
-		Cols: uint16(min(stdio.TerminalSize.Cols, maxSize))}
-	if err := pty.Setsize(master, size); err != nil {
+	rows, cols := min(stdio.TerminalSize.Rows, maxSize), min(stdio.TerminalSize.Cols, maxSize)
+	if err := SetSize(master, uint16(rows), uint16(cols)); err != nil {
 		return []*os.File{master, slave}, err
 	}
 	if raw, err := master.SyscallConn(); err == nil { // the library makes it one whose writes wait beyond deadlines
@@ -537,9 +540,45 @@ func (ps *Processes) enforceTimeout(p *Process) {
 	}
 }
 
+// endUnread ends a process whose output nobody reads any more, as when a person closes the window of a terminal. Time in
+// which the sandbox sleeps does not count: its clock jumps over that, and so parts of the time are counted.
+func (ps *Processes) endUnread(p *Process) {
+	const parts = 8
+	t := time.NewTicker(max(p.unread/parts, time.Millisecond))
+	defer t.Stop()
+	for unread, reads := 0, uint64(0); unread < parts; unread++ {
+		select {
+		case <-p.done:
+			return
+		case <-t.C:
+		}
+		p.mu.Lock()
+		if p.reads != reads || p.readers > 0 {
+			unread, reads = -1, p.reads
+		}
+		p.mu.Unlock()
+	}
+	ps.endBy(p, syscall.SIGHUP, timeoutGrace)
+}
+
+// reading notes that the output of the process is read, until the function that it returns is called.
+func (p *Process) reading() (done func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reads++
+	p.readers++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.readers--
+	}
+}
+
 // End ends a process and its descendants: it sends TERM, and KILL after grace.
-func (ps *Processes) End(p *Process, grace time.Duration) {
-	p.Signal(syscall.SIGTERM)
+func (ps *Processes) End(p *Process, grace time.Duration) { ps.endBy(p, syscall.SIGTERM, grace) }
+
+func (ps *Processes) endBy(p *Process, s syscall.Signal, grace time.Duration) {
+	p.Signal(s)
 	select {
 	case <-p.done:
 	case <-time.After(grace):
@@ -726,7 +765,7 @@ func (ps *Processes) StartProcess(_ context.Context,
 	}
 	out := newRing()
 	stdio := Stdio{keepStdin: r.StdinOpen, Stdout: out, output: out,
-		timeout: wire.Milliseconds(r.TimeoutMillis)}
+		timeout: wire.Milliseconds(r.TimeoutMillis), unread: wire.Milliseconds(r.UnreadMillis)}
 	if stdio.TerminalSize = r.Command.GetPty(); stdio.TerminalSize == nil && len(r.Stdin) > 0 {
 		stdio.Stdin = bytes.NewReader(r.Stdin)
 	}
@@ -736,6 +775,9 @@ func (ps *Processes) StartProcess(_ context.Context,
 	}
 	if p.timeout > 0 {
 		ps.work.Go(func() { ps.enforceTimeout(p) })
+	}
+	if p.unread > 0 {
+		ps.work.Go(func() { ps.endUnread(p) })
 	}
 	if p.terminal != nil && len(r.Stdin) > 0 {
 		ps.work.Go(func() { _, _ = p.stdin.Write(typed(r.Stdin)) }) // a program need not read it
@@ -762,7 +804,8 @@ func (p *Process) Describe() *agentv1.Process {
 	defer p.mu.Unlock()
 	d := &agentv1.Process{ProcessId: p.id, Running: running, Kind: p.kind, Pid: uint32(p.pid),
 		StartedUnixMillis: uint64(p.startedAt.UnixMilli()), KilledBy: p.killedBy,
-		TimeoutMillis: uint64(p.timeout.Milliseconds()), Terminal: cmp.Or(p.resized, p.terminal)}
+		TimeoutMillis: uint64(p.timeout.Milliseconds()), Terminal: cmp.Or(p.resized, p.terminal),
+		UnreadMillis: uint64(p.unread.Milliseconds())}
 	size := 0
 	for _, s := range p.argv {
 		if size += len(s); size > 2000 {
@@ -793,6 +836,7 @@ func (ps *Processes) ReadProcess(ctx context.Context,
 	if out == nil {
 		return nil, wire.Errorf(connect.CodeFailedPrecondition, "only background processes keep their output")
 	}
+	defer p.reading()()
 	deadline := time.NewTimer(time.Duration(min(r.WaitMillis, 600_000)) * time.Millisecond)
 	defer deadline.Stop()
 	for {
@@ -884,13 +928,27 @@ func (ps *Processes) WriteProcess(ctx context.Context,
 // maxSize is how many rows or columns a terminal has at most.
 const maxSize = 4096
 
+// SetSize changes the size of a terminal. Unlike pty.Setsize it leaves the file one whose deadlines count: File.Fd makes
+// a file wait in the kernel, where no deadline ends a read or a write.
+func SetSize(f *os.File, rows, cols uint16) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
+	})
+	return cmp.Or(err, failed)
+}
+
 // resize changes the size of the process's terminal.
 func (p *Process) resize(to *agentv1.Pty) error {
 	if p.terminal == nil {
 		return wire.Errorf(connect.CodeFailedPrecondition, "the process has no terminal")
 	}
 	size := &agentv1.Pty{Rows: min(max(to.Rows, 1), maxSize), Cols: min(max(to.Cols, 1), maxSize)}
-	if err := pty.Setsize(p.stdin, &pty.Winsize{Rows: uint16(size.Rows), Cols: uint16(size.Cols)}); err != nil {
+	if err := SetSize(p.stdin, uint16(size.Rows), uint16(size.Cols)); err != nil {
 		return wire.Errorf(connect.CodeFailedPrecondition, "the terminal has no other size: %v", err)
 	}
 	p.mu.Lock()
