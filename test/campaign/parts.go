@@ -83,13 +83,15 @@ var parts = []part{
 	{
 		name: "long", minutes: 25,
 		proves: "ten minutes of clients at work and of sessions that sleep and wake, 200 kills of the server with each " +
-			"store, and 200 with sessions in every state, 1,000 principals, 200 sessions asleep and 100 live ones, floods of tool calls of 20 s",
+			"store, and 200 with sessions in every state, 1,000 principals, 200 sessions asleep and 100 live ones, floods of " +
+			"tool calls of 20 s",
 		folders: []string{"internal/session", "internal/store"},
 		steps: []step{
 			{name: "soak", packages: whole, tests: []string{"TestSoak", "TestSoakAsleep"},
 				env: []string{"SANDLOT_SOAK=8m"}},
-			{name: "numbers", packages: whole, longer: true, tests: []string{"TestKilledOften", "TestKilledInEveryState", "TestManySessions",
-				"TestCodeToolsAttacked"}, env: []string{"SANDLOT_KILLS=200", "SANDLOT_SESSIONS=100", "SANDLOT_FLOOD=20s"}},
+			{name: "numbers", packages: whole, longer: true, tests: []string{"TestKilledOften", "TestKilledInEveryState",
+				"TestManySessions", "TestCodeToolsAttacked"},
+				env: []string{"SANDLOT_KILLS=200", "SANDLOT_SESSIONS=100", "SANDLOT_FLOOD=20s"}},
 			{name: "many", packages: whole, tests: []string{"TestManyPrincipals", "TestManyAsleep"},
 				env: []string{"SANDLOT_PRINCIPALS=1000", "SANDLOT_ASLEEP=200"}},
 		},
