@@ -20,32 +20,26 @@ import (
 // are found when their state folder was deleted.
 //
 // A daemon is on the server's machine (TestDocker, TestDockerMore), or elsewhere, as a Mac's is (TestMac). onBoth are the
-// tests that depend on where it is, and run with both: files, folders and disks, the way out and the ways in, servers
-// that are killed, and what tries to leave a sandbox. All others run once. onDocker are those whose subject is the
-// kernel that server and sandboxes share. onDockerMore are those whose subject is the server, the broker or the agent
-// beside containers, at ends and under load: the campaign runs them. onElsewhere are those that are the same wherever
+// tests that depend on where it is, and run with both: files and folders, the way out, servers that are killed, and what
+// tries to leave a sandbox. All others run once. onDocker are those whose subject is the kernel that server and
+// sandboxes share, and what a daemon refuses. onDockerMore are those whose subject is the server, the broker or the agent
+// beside containers, in ordinary work, at ends and under load: the campaign runs them. onElsewhere are those that are the same wherever
 // the daemon is, since only the server and the agent take part: together the daemons cover each test.
 var onBoth = map[string]func(*testing.T){
-	"TestCode": TestCode, "TestFiles": TestFiles, "TestFolders": TestFolders, "TestDiskFull": TestDiskFull,
-
-	"TestEscapes": TestEscapes,
-
-	"TestServerKilled": TestServerKilled,
-
-	"TestNetwork": TestNetwork, "TestPorts": TestPorts,
+	"TestFiles": TestFiles, "TestFolders": TestFolders, "TestEscapes": TestEscapes, "TestServerKilled": TestServerKilled,
+	"TestNetwork": TestNetwork,
 }
 
 // onBothMore: see onBoth; the campaign runs these with a daemon on the server's machine, too.
 var onBothMore = map[string]func(*testing.T){
 	"TestVolumes": TestVolumes, "TestKilledWhileRecovering": TestKilledWhileRecovering,
 	"TestNetworkServerKilled": TestNetworkServerKilled,
+	"TestCode":                TestCode, "TestDiskFull": TestDiskFull, "TestPorts": TestPorts,
 }
 
 // onDocker: see onBoth.
 var onDocker = map[string]func(*testing.T){
-	"TestAttacks": TestAttacks, "TestUsers": TestUsers,
-	"TestImagePool": testImagePool, "TestNotPermitted": testNotPermitted,
-	"TestSandboxKilled": TestSandboxKilled, "TestNetworkRefused": TestNetworkRefused, "TestCodeTools": TestCodeTools,
+	"TestAttacks": TestAttacks, "TestNotPermitted": testNotPermitted, "TestNetworkRefused": TestNetworkRefused,
 }
 
 // onDockerMore: see onBoth.
@@ -57,6 +51,9 @@ var onDockerMore = map[string]func(*testing.T){
 	"TestPortsFlood": TestPortsFlood,
 
 	"TestConnectionServerKilled": TestConnectionServerKilled, "TestCodeToolsServerKilled": TestCodeToolsServerKilled,
+
+	"TestUsers": TestUsers, "TestImagePool": testImagePool, "TestSandboxKilled": TestSandboxKilled,
+	"TestCodeTools": TestCodeTools,
 }
 
 // onElsewhere: see onBoth.
@@ -152,7 +149,7 @@ func TestPodman(t *testing.T) {
 func runSome(t *testing.T, d *dockertest.Daemon) {
 	sites.Store(t.Name(), site{daemon: d})
 	t.Run("each", func(t *testing.T) {
-		for _, name := range []string{"TestCode", "TestFiles", "TestServerKilled"} {
+		for _, name := range []string{"TestFiles", "TestFolders", "TestServerKilled"} {
 			t.Run(strings.TrimPrefix(name, "Test"), func(t *testing.T) {
 				t.Parallel()
 				t.Run("test", onBoth[name])

@@ -677,24 +677,30 @@ func registries() []string {
 // settings, each in one call: the one test that needs them. Each is bounded.
 func TestPackages(t *testing.T) {
 	t.Parallel()
-	registries := registries()
-	for kind, s := range map[string]*server{"root": start(t, registries...),
-		"unprivileged": startUnprivileged(t, registries...)} {
-		c := s.connect(older, "", nil)
-		for name, command := range map[string]string{
-			"pip, with an extension in C": `pip install -q --target /workspace/py markupsafe && PYTHONPATH=/workspace/py python3 -c 'import markupsafe._speedups, markupsafe; print(markupsafe.escape("<works>"))'`,
-			"npm":                         `mkdir -p /workspace/js && cd /workspace/js && npm install --no-audit --no-fund --loglevel=error @modelcontextprotocol/server-everything && echo '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}' | timeout 60 node node_modules/@modelcontextprotocol/server-everything/dist/index.js stdio | grep -q serverInfo && echo '&lt;works'`,
-			"go":                          `mkdir -p /workspace/go && cd /workspace/go && go mod init example.test/m 2>/dev/null; printf 'package m\nimport _ "github.com/google/uuid"\n' > m.go && GOFLAGS=-mod=mod go mod download github.com/google/uuid@v1.6.0 && ls /root/go/pkg/mod/github.com/google && echo '&lt;works'`,
-		} {
-			t.Run(kind+"/"+name, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-				defer cancel()
-				r, err := c.try(ctx, "execute_command", args{"command": command, "session_id": "home", "timeout": 290})
-				if err != nil || !strings.Contains(r.Text, "&lt;works") {
-					t.Fatalf("%v %q", err, tail(r.All, 1500))
-				}
-			})
-		}
+	testPackages(t, start(t, registries()...))
+}
+
+// TestPackagesUnprivileged is the same with the server of a user who is not root.
+func TestPackagesUnprivileged(t *testing.T) {
+	t.Parallel()
+	testPackages(t, startUnprivileged(t, registries()...))
+}
+
+func testPackages(t *testing.T, s *server) {
+	c := s.connect(older, "", nil)
+	for name, command := range map[string]string{
+		"pip, with an extension in C": `pip install -q --target /workspace/py markupsafe && PYTHONPATH=/workspace/py python3 -c 'import markupsafe._speedups, markupsafe; print(markupsafe.escape("<works>"))'`,
+		"npm":                         `mkdir -p /workspace/js && cd /workspace/js && npm install --no-audit --no-fund --loglevel=error @modelcontextprotocol/server-everything && echo '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}' | timeout 60 node node_modules/@modelcontextprotocol/server-everything/dist/index.js stdio | grep -q serverInfo && echo '&lt;works'`,
+		"go":                          `mkdir -p /workspace/go && cd /workspace/go && go mod init example.test/m 2>/dev/null; printf 'package m\nimport _ "github.com/google/uuid"\n' > m.go && GOFLAGS=-mod=mod go mod download github.com/google/uuid@v1.6.0 && ls /root/go/pkg/mod/github.com/google && echo '&lt;works'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			r, err := c.try(ctx, "execute_command", args{"command": command, "session_id": "home", "timeout": 290})
+			if err != nil || !strings.Contains(r.Text, "&lt;works") {
+				t.Fatalf("%v %q", err, tail(r.All, 1500))
+			}
+		})
 	}
 }
 

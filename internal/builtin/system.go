@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"sandlot/internal/builtin/sysinstall"
+	"sandlot/internal/image"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 )
@@ -14,6 +15,24 @@ const installAdvice = "The system's folders of the template %q (/usr, /etc …) 
 	"install -g` do, and many programs are packages there too. Else the operator of this server can install it on " +
 	"the machine, where sandboxes find it at once, or add a template with a root file system of its own: templates " +
 	"in sandlot.yaml."
+
+// archiveComes tells users of a sandbox that started before its server had fetched the lists of packages what to do.
+const archiveComes = "apt-get installs nothing in this sandbox: when it started, the server was still fetching the lists of " +
+	"packages, which takes a minute or two after its first start. A sandbox that starts later has them: end this one with " +
+	"stop_session (the home keeps its files), and use the session again, or session_id \"new\". If that does not help, " +
+	"the operator sees in the server's log why the lists were not fetched."
+
+// adviceToInstall tells who tried to install something into the system's folders of a template's sandbox, which said
+// outputs, what to do instead; empty: it can be done.
+func adviceToInstall(t *image.Template, outputs ...string) string {
+	switch {
+	case t.Rootfs != "" || t.Image != "" || t.HasArchive() && !sysinstall.IsReadOnly(outputs...):
+		return ""
+	case t.ArchiveComes:
+		return archiveComes
+	}
+	return fmt.Sprintf(installAdvice, t.Name)
+}
 
 // ownerAdvice tells users of a sandbox in which root cannot give files away what they can do.
 const ownerAdvice = "Not permitted: %s. In this sandbox programs cannot give files to other users or become them: its " +
@@ -30,10 +49,10 @@ func (w *Warnings) warn(l *session.Lease, r *tool.Result, command string, output
 		r.Content = append(r.Content, tool.Text(advice))
 		w.Advice = joinNonEmpty(w.Advice, advice)
 	}
-	t := l.Booted.Template
-	if t.Rootfs == "" && t.Image == "" && sysinstall.Tried(command, outputs...) &&
-		(!t.HasArchive() || sysinstall.IsReadOnly(outputs...)) {
-		advise(fmt.Sprintf(installAdvice, t.Name))
+	if sysinstall.Tried(command, outputs...) {
+		if advice := adviceToInstall(l.Booted.Template, outputs...); advice != "" {
+			advise(advice)
+		}
 	}
 	if line := sysinstall.NotPermitted(outputs...); line != "" && !l.RootIsCapable() {
 		advise(fmt.Sprintf(ownerAdvice, line))

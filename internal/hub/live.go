@@ -55,8 +55,8 @@ type QuestionChange struct {
 	Answer    string               `json:"answer,omitempty"`
 }
 
-// SessionChange and ServerChange are what a face is told of sessions and third-party servers: all of them, or one that is
-// new or has changed, or one that is gone.
+// SessionsChange and ServersChange are what a face is told of sessions and third-party servers: all of them, or one that
+// is new or has changed, or one that is gone.
 type (
 	SessionsChange struct {
 		Change   string        `json:"change"` // all, put or removed

@@ -59,6 +59,8 @@ type Template struct {
 	Pool *int
 	// Start are shell command lines that run in each sandbox that boots, before a session gets it.
 	Start []string
+	// ArchiveComes says that the server is still fetching the lists of a distribution's archive for the template.
+	ArchiveComes bool `json:",omitempty"`
 }
 
 // User is a user of a sandbox, as its image's /etc/passwd and /etc/group say.

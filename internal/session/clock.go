@@ -18,7 +18,7 @@ func (s *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { s.runCountStore(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
 	work.Go(func() { s.runMeasure(ctx) })
-	work.Go(func() { s.images().Run(ctx, s.SweepInterval) })
+	work.Go(func() { s.packImages(ctx, s.SweepInterval) })
 	work.Go(func() { s.runEnds(ctx) })
 	work.Go(func() { s.adoptAll(ctx) })
 	work.Go(func() { s.endUnowned(ctx) })
@@ -62,7 +62,7 @@ func (s *Sessions) sweep(ctx context.Context, now time.Time) {
 		}
 	}
 	s.restUnused(ctx, now, unused)
-	s.images().Limit(ctx, now)
+	s.limitImages(ctx, now)
 }
 
 // restUnused puts sessions to sleep, or stops them, if they are idle. A session that resists takes long: nobody's

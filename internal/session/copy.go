@@ -16,7 +16,6 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
-	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/state"
 	"sandlot/internal/session/usage"
@@ -243,7 +242,7 @@ func (s *Session) exchange(woken *pool.Booted, hold func(*Record), files int64) 
 		return before, old, err
 	}
 	if s.cur.State == state.Stopping { // its user has just stopped what it had
-		s.sessions.left.Add(s.sessions.boxOf(before))
+		s.sessions.left.add(s.sessions.boxOf(before))
 	}
 	if woken != nil {
 		s.live(state.Replaced, woken)
@@ -309,7 +308,7 @@ func (s *Session) wakeBeside(ctx context.Context, h sandbox.Freezer, request poo
 	b, err := s.sessions.Pool.Wake(ctx, h, request, c.Image,
 		func(b *pool.Booted) { s.sessions.connectOutlet(b, r, s.meter) })
 	if errors.Is(err, sandbox.ErrRemains) {
-		s.sessions.left.Add(leftover.ID{Runtime: c.Runtime, Sandbox: request.ID})
+		s.sessions.left.add(boxID{Runtime: c.Runtime, Sandbox: request.ID})
 	}
 	if err != nil {
 		s.sessions.Log.Error("could not wake what a session was to get, which stays as it is", "session", r.ID, "error",
@@ -326,7 +325,7 @@ func (s *Session) discard(b *pool.Booted, c Content) {
 	}
 	if err := b.Destroy(); err != nil {
 		s.sessions.Log.Error("could not remove a sandbox; it is tried again", "sandbox", b.ID, "error", err)
-		s.sessions.left.Add(leftover.ID{Runtime: c.Runtime, Sandbox: b.ID})
+		s.sessions.left.add(boxID{Runtime: c.Runtime, Sandbox: b.ID})
 	}
 }
 
@@ -335,7 +334,7 @@ func (s *Session) forget(ctx context.Context, before Record, old *pool.Booted) {
 	if old != nil {
 		if err := old.Destroy(); err != nil {
 			s.sessions.Log.Error("could not remove a sandbox; it is tried again", "sandbox", old.ID, "error", err)
-			s.sessions.left.Add(s.sessions.boxOf(before))
+			s.sessions.left.add(s.sessions.boxOf(before))
 		}
 	}
 	s.sessions.RemoveContent(ctx, Content{Runtime: before.Runtime, Image: before.Image, Workspace: before.Workspace})

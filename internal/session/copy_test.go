@@ -352,7 +352,7 @@ func TestCrashReplacing(t *testing.T) {
 				w.fake.KillServer()
 				w.keeps = &kept
 				w.open(sleeps)
-				w.left.Remove(t.Context())
+				w.left.remove(t.Context())
 				want := "new" // the session has the old content when its sandbox runs
 				if step == sandboxtest.StepStop || step == sandboxtest.StepRemove {
 					want = "old"

@@ -231,15 +231,32 @@ func (s *Session) stopSandbox(why string) {
 	s.endSandbox(b, state.Stop, why)
 }
 
+// ending is why a session is ended.
+type ending struct {
+	why   string
+	atEnd bool // it has reached the end of its life
+	// may returns an error when the session is not to end after all; nil: it ends in any case.
+	may func(Record) error
+}
+
+// byUser ends a session that its user has stopped.
+var byUser = ending{why: stoppedByUser}
+
 // endSession stops a session's sandbox, and, unless it is a home, removes its workspace and
-// record. A home that is paused stays so. The error is that of may, of a session that is not to end.
-func (s *Sessions) endSession(ctx context.Context, session *Session, why string, may func(Record) error) error {
-	if err := may(session.record()); err != nil {
+// record. A home that is paused stays so. The error is that of may.
+func (s *Sessions) endSession(ctx context.Context, session *Session, e ending) error {
+	may := func() error {
+		if e.may == nil {
+			return nil
+		}
+		return e.may(session.record())
+	}
+	if err := may(); err != nil {
 		return err
 	}
 	// What is being done with the session may be waiting for the sandbox: destroy it before.
-	if why != reachedEnd {
-		session.stopSandbox(why)
+	if !e.atEnd {
+		session.stopSandbox(e.why)
 	}
 	first := tries
 	if session.current().State.Ends() { // ending it has just failed
@@ -247,20 +264,17 @@ func (s *Sessions) endSession(ctx context.Context, session *Session, why string,
 	}
 	var err error
 	_ = session.own(ctx, first, func() error {
-		if err = may(session.record()); err == nil { // it may have been paused meanwhile
-			s.endLocked(ctx, session, why)
+		if err = may(); err == nil { // it may have been paused meanwhile
+			s.endLocked(ctx, session, e)
 		}
 		return nil
 	})
 	return err
 }
 
-// always lets a session end.
-func always(Record) error { return nil }
-
 // endLocked is endSession for a session whose turn it is.
-func (s *Sessions) endLocked(ctx context.Context, session *Session, why string) {
-	session.stopSandbox(why)
+func (s *Sessions) endLocked(ctx context.Context, session *Session, e ending) {
+	session.stopSandbox(e.why)
 	session.mu.Lock()
 	if session.cur.untaken() {
 		session.on(state.Stop)
@@ -268,15 +282,15 @@ func (s *Sessions) endLocked(ctx context.Context, session *Session, why string) 
 	c := session.cur
 	session.mu.Unlock()
 	if c.untaken() && !c.rec.Home {
-		s.left.Add(s.boxOf(c.rec))
+		s.left.add(s.boxOf(c.rec))
 	}
 	if !c.rec.Home {
-		s.removeStored(ctx, session, why)
+		s.removeStored(ctx, session, e.why)
 		return
 	}
 	if err := session.update(func(r *Record) {
-		r.Lost, r.Image = why, ""
-		if why == reachedEnd { // a home lives on, without an end
+		r.Lost, r.Image = e.why, ""
+		if e.atEnd { // a home lives on, without an end
 			r.EndsAt, r.OnEnd = time.Time{}, ""
 		}
 		if r.State != Paused {
@@ -293,26 +307,31 @@ func (s *Sessions) endLocked(ctx context.Context, session *Session, why string) 
 // Stop ends the principal's session with that id. It returns false when there is none. A home is always there, though
 // nothing has used it yet.
 func (s *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
-	session := s.ownedSession(p, id)
-	if session == nil {
-		return id == "home"
-	}
-	_ = s.endSession(context.WithoutCancel(ctx), session, stoppedByUser, always)
-	return true
+	found, _ := s.endOwned(ctx, p, id, nil) // nothing refuses
+	return found
 }
 
 // End is Stop, but for a session that an operator has paused: it stays until an operator resumes it.
 func (s *Sessions) End(ctx context.Context, p auth.Principal, id string) (found bool, err error) {
-	session := s.ownedSession(p, id)
-	if session == nil {
-		return id == "home", nil
-	}
-	return true, s.endSession(context.WithoutCancel(ctx), session, stoppedByUser, func(r Record) error {
+	return s.endOwned(ctx, p, id, func(session *Session, r Record) error {
 		if !mayResume(p, r) {
 			return session.pausedFault()
 		}
 		return nil
 	})
+}
+
+// endOwned is Stop if may, unless it is nil, returns no error.
+func (s *Sessions) endOwned(ctx context.Context, p auth.Principal, id string, may func(*Session, Record) error) (bool, error) {
+	session := s.ownedSession(p, id)
+	if session == nil {
+		return id == "home", nil
+	}
+	e := byUser
+	if may != nil {
+		e.may = func(r Record) error { return may(session, r) }
+	}
+	return true, s.endSession(context.WithoutCancel(ctx), session, e)
 }
 
 // Close detaches all sandboxes. They live on for the next server.
@@ -342,7 +361,7 @@ func (s *Sessions) StopOwned(ctx context.Context) {
 func (s *Sessions) StopAll(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, session := range s.all() {
-		wg.Go(func() { _ = s.endSession(ctx, session, stoppedByUser, always) })
+		wg.Go(func() { _ = s.endSession(ctx, session, byUser) })
 	}
 	wg.Wait()
 }

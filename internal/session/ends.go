@@ -23,9 +23,6 @@ const (
 	endLook = 30 * time.Second
 )
 
-// reachedEnd is the reason for the end of a sandbox whose session has reached the end of its life.
-const reachedEnd = "it reached its end (ends_at)"
-
 // runEnds ends the sessions that reach the end of their life, until ctx ends.
 func (s *Sessions) runEnds(ctx context.Context) {
 	for {
@@ -87,12 +84,12 @@ func (s *Sessions) reachEnd(ctx context.Context, session *Session) error {
 	}
 	ctx = context.WithoutCancel(ctx)
 	if r.OnEnd != record.PauseOnEnd {
-		_ = s.endSession(ctx, session, reachedEnd, func(r Record) error {
+		_ = s.endSession(ctx, session, ending{why: "it reached its end (ends_at)", atEnd: true, may: func(r Record) error {
 			if !r.Ends(time.Now()) { // somebody has changed it meanwhile
 				return errEndMoved
 			}
 			return nil
-		})
+		}})
 		return nil
 	}
 	if c := session.current(); time.Now().Before(c.endAgain) {

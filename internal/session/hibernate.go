@@ -18,8 +18,6 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
-	"sandlot/internal/session/images"
-	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/state"
 	"sandlot/internal/session/usage"
@@ -34,7 +32,7 @@ type Hibernation struct {
 	Background Background    // which background processes keep a session awake
 	Jobs       time.Duration // for how long one without a time limit does while it only waits
 	ImageBytes int64         // of one session at most
-	DiskBytes  int64         // of all sessions; see images.Images
+	DiskBytes  int64         // of all sessions; see limitImages
 	Keep       time.Duration // of an image
 	PackAfter  time.Duration // after so long asleep images are compressed
 }
@@ -114,7 +112,7 @@ func (f *still) leave(cause error) {
 	s.sessions.Log.Error("a sandbox that could not be put to sleep stands still; it is tried again", "sandbox", f.booted.ID,
 		"error", cause)
 	s.note(state.StandsStill)
-	s.sessions.left.Add()
+	s.sessions.left.add()
 }
 
 // end ends the sandbox after an event, also if ctx has ended. The session's record does not have it any more.
@@ -124,7 +122,7 @@ func (f *still) end(ctx context.Context, e state.Event) {
 	if err := f.booted.Box.Stop(context.WithoutCancel(ctx)); err != nil {
 		s.sessions.Log.Error("could not remove the sandbox of a session that sleeps; it is tried again", "sandbox",
 			f.booted.ID, "error", err)
-		s.sessions.left.Add(leftover.ID{Runtime: cmp.Or(s.record().Runtime, s.sessions.Pool.Runtime.Name()),
+		s.sessions.left.add(boxID{Runtime: cmp.Or(s.record().Runtime, s.sessions.Pool.Runtime.Name()),
 			Sandbox: f.booted.ID})
 	}
 }
@@ -192,7 +190,7 @@ func (s *Sessions) EndAll(ctx context.Context, hibernate bool, overtime time.Dur
 		})
 	}
 	_ = work.Wait() // there are no errors
-	_ = leftover.Each(context.WithoutCancel(ctx), rest, func(_ context.Context, l liveSession) error {
+	_ = each(context.WithoutCancel(ctx), rest, func(_ context.Context, l liveSession) error {
 		s.endNow(l.session, whys[l.session])
 		return nil
 	})
@@ -408,7 +406,7 @@ func (s *Session) sleepOn(id string, cause error) error {
 	s.sessions.Log.Error("could not wake a session, which sleeps on", "session", r.ID, "error", cause)
 	if errors.Is(cause, sandbox.ErrRemains) {
 		s.note(state.WakeRemains)
-		s.sessions.left.Add()
+		s.sessions.left.add()
 	} else {
 		err := s.update(func(r *Record) { r.Sandbox, r.State = "", Asleep })
 		s.mu.Lock()
@@ -446,7 +444,7 @@ func (s *Session) stayStopped(ctx context.Context, id string, cause error) error
 		s.mu.Lock()
 		s.giveUp(state.WakeLostRemains, why)
 		s.mu.Unlock()
-		s.sessions.left.Add()
+		s.sessions.left.add()
 	}
 	err := s.update(func(r *Record) {
 		r.Image, r.Lost, r.State = "", cmp.Or(r.Lost, why), Live
@@ -506,7 +504,7 @@ func (s *Sessions) removeImage(ctx context.Context, madeBy, name string) {
 
 // thaw lets the sandbox of an earlier server go on that stood still, when that server ended while it put the session
 // to sleep. One that does not is ended, unless the cause passes.
-func (s *Session) thaw(ctx context.Context, id leftover.ID, box sandbox.Sandbox) error {
+func (s *Session) thaw(ctx context.Context, id boxID, box sandbox.Sandbox) error {
 	h := s.sessions.Pool.Capabilities(id.Runtime).Freezer
 	if h == nil {
 		return nil
@@ -517,7 +515,7 @@ func (s *Session) thaw(ctx context.Context, id leftover.ID, box sandbox.Sandbox)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	return errors.Join(err, leftover.End(ctx, box))
+	return errors.Join(err, endBox(ctx, box))
 }
 
 // removeUnownedImages removes the images that no session sleeps in, and that are no snapshot's. It is called before the
@@ -549,27 +547,4 @@ func (s *Sessions) removeUnownedImages(ctx context.Context) {
 			s.Log.Error("could not remove the images that belong to nobody; the next start does", "error", err)
 		}
 	}
-}
-
-// images are the images of the sessions that sleep.
-func (s *Sessions) images() images.Images {
-	h := s.Hibernation
-	return images.Images{Pool: s.Pool, Log: s.Log, DiskBytes: h.DiskBytes, Keep: h.Keep, PackAfter: h.PackAfter,
-		Asleep: func() (all []images.Sleeping) {
-			for _, session := range s.filter(func(c current) bool { return c.rec.Sleeps() }) {
-				r := session.record()
-				since := r.Slept
-				if r.Used.After(since) { // it was resumed, or somebody has tried to use it
-					since = r.Used
-				}
-				all = append(all, images.Sleeping{Session: r.ID, Owner: r.Owner, Image: r.Image, Since: since,
-					Paused: r.State == Paused})
-			}
-			return all
-		},
-		Lose: func(ctx context.Context, id, why string) {
-			if session := s.byID(id); session != nil {
-				session.loseImage(ctx, why)
-			}
-		}}
 }

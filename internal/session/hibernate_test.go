@@ -297,12 +297,12 @@ func TestImagesAreBounded(t *testing.T) {
 			for range 3 {
 				ids = append(ids, w.asleep("x"))
 			}
-			w.images().Limit(t.Context(), time.Now())
+			w.limitImages(t.Context(), time.Now())
 			w.wantImages(2)
 			if l := w.use(ann, OpenRequest{ID: ids[0]}); !strings.Contains(l.Notice, "hibernate.disk_mb") {
 				t.Errorf("the oldest was told: %q", l.Notice)
 			}
-			w.images().Limit(t.Context(), time.Now().Add(2*time.Hour))
+			w.limitImages(t.Context(), time.Now().Add(2*time.Hour))
 			w.wantImages(0)
 			if l := w.use(ann, OpenRequest{ID: ids[1]}); !strings.Contains(l.Notice, "hibernate.keep") {
 				t.Errorf("after too long: told: %q", l.Notice)
@@ -323,7 +323,7 @@ func TestPacking(t *testing.T) {
 			return nil
 		}
 		for _, after := range []time.Duration{0, time.Hour, time.Hour} {
-			w.images().Pack(t.Context(), time.Now().Add(after))
+			w.packDue(t.Context(), time.Now().Add(after))
 		}
 		all, err := w.fake.FrozenImages(t.Context())
 		if err != nil || len(all) != 1 || !all[0].Packed || all[0].Bytes != 2<<20 || steps != 1 {
@@ -483,7 +483,7 @@ func TestRecoveredWithoutDisk(t *testing.T) {
 				w.fake.OnRecover = func(context.Context, string) error { return broken }
 				w.fake.OnStep = nil
 				w.open(sleeps)
-				w.left.Remove(t.Context())
+				w.left.remove(t.Context())
 				w.fails(ann, OpenRequest{}, fault.SandboxCreation, "nothing of the session is lost")
 				w.fake.OnRecover = nil
 				w.fake.OnStep = func(s sandboxtest.Step) error {
@@ -556,7 +556,7 @@ func TestCrashAsleep(t *testing.T) {
 				w.store.before.Store(nil)
 				w.fake.KillServer()
 				w.open(sleeps)
-				w.left.Remove(t.Context())
+				w.left.remove(t.Context())
 				l := w.use(ann, OpenRequest{ID: id})
 				if kept := w.box(id).Memory() == "x"; kept == c.lost || kept == strings.Contains(l.Notice, "gone") {
 					t.Errorf("it has %q in its memory, and was told %q", w.box(id).Memory(), l.Notice)
@@ -720,7 +720,7 @@ func TestAdoptedLimits(t *testing.T) {
 				sleeps(r)
 				r.Flavors = []image.Flavor{{Name: "small", CPUs: 0.5, MemoryMB: 128}}
 			})
-			w.left.Remove(t.Context())
+			w.left.remove(t.Context())
 			w.Bound = &fakeBound{version: 1} // makes the agent get settings
 			l := w.use(ann, OpenRequest{ID: id})
 			if memory, _ := w.box(id).Told(); memory != limits.MemoryBytes || w.box(id).Spec().Limits != limits ||
@@ -831,7 +831,7 @@ func TestTemplateRemovedWaking(t *testing.T) {
 		}
 		w.Close(context.Background())
 		w.open(func(r *Rules) { sleeps(r); r.Templates = template.New(w.Log, hostAndOther[1:], nil, false) })
-		w.left.Remove(t.Context())
+		w.left.remove(t.Context())
 		w.byID(id).updateOrLog("something", func(*Record) {})
 		w.Close(context.Background())
 		w.open(sleeps)

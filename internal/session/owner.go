@@ -94,7 +94,7 @@ func (s *Session) abandon() {
 	frozen := s.cur.State == state.Freezing && s.on(state.StandsStill)
 	s.mu.Unlock()
 	if frozen {
-		s.sessions.left.Add() // Run takes it over
+		s.sessions.left.add() // Run takes it over
 	}
 }
 

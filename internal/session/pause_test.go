@@ -282,7 +282,7 @@ func TestPausedBounds(t *testing.T) {
 		}
 		asleep := w.asleep("y")
 		w.Hibernation.DiskBytes = 1
-		w.images().Limit(t.Context(), time.Now())
+		w.limitImages(t.Context(), time.Now())
 		if got := w.status(asleep); got != "stopped" {
 			t.Errorf("the one that sleeps is %s", got)
 		}
@@ -384,7 +384,7 @@ func TestCrashPausing(t *testing.T) {
 				w.store.before.Store(nil)
 				w.fake.KillServer()
 				w.open(sleeps)
-				w.left.Remove(t.Context())
+				w.left.remove(t.Context())
 				if c.paused {
 					w.wantPaused(id)
 					if _, _, err := w.Resume(t.Context(), ann, id); err != nil {

@@ -16,7 +16,6 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
-	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/reason"
 	"sandlot/internal/session/state"
 	"sandlot/internal/session/usage"
@@ -26,7 +25,7 @@ import (
 // and is quick: it does not take sandboxes over. The first call for a session does that, or
 // Run, which also removes the sandboxes that belong to no session.
 func (s *Sessions) Recover(ctx context.Context) error {
-	unowned, away, err := s.left.Find(ctx)
+	unowned, away, err := s.left.find(ctx)
 	if err != nil {
 		return err
 	}
@@ -49,7 +48,7 @@ func (s *Sessions) Recover(ctx context.Context) error {
 		ensured = errors.Join(ensured, s.Pool.Workspaces.Ensure(r.Workspace))
 		s.recover(r, unowned, away)
 	}
-	s.left.Hold(slices.Collect(maps.Keys(unowned)))
+	s.left.hold(slices.Collect(maps.Keys(unowned)))
 	s.mu.Lock()
 	s.unensured = ensured
 	s.mu.Unlock()
@@ -107,7 +106,7 @@ func (s *Sessions) removeWorkspaces(owned map[string]bool) {
 }
 
 // recover adds the session of a stored record, and deletes its sandbox from unowned.
-func (s *Sessions) recover(r Record, unowned map[leftover.ID]bool, away map[string]bool) {
+func (s *Sessions) recover(r Record, unowned map[boxID]bool, away map[string]bool) {
 	session := &Session{sessions: s, lock: semaphore.NewWeighted(1), stored: r.Traffic, storedDisk: r.DiskBytes,
 		meter: egress.NewMeter(r.Traffic, s.usage.Meter(r.Owner)), disk: usage.NewDisk(r.DiskBytes, time.Time{}),
 		cur: current{rec: r}}
@@ -164,8 +163,8 @@ const lostWhileDown = "it ended while the server was away"
 const lostTemplate = "its template was removed"
 
 // boxOf returns the sandbox of a record.
-func (s *Sessions) boxOf(r Record) leftover.ID {
-	return leftover.ID{Runtime: cmp.Or(r.Runtime, s.Pool.Runtime.Name()), Sandbox: r.Sandbox}
+func (s *Sessions) boxOf(r Record) boxID {
+	return boxID{Runtime: cmp.Or(r.Runtime, s.Pool.Runtime.Name()), Sandbox: r.Sandbox}
 }
 
 // adopt takes over the session's sandbox from an earlier server, if that has not been done
@@ -184,17 +183,17 @@ func (s *Session) adopt(ctx context.Context) error {
 	// The takeover goes on when the caller's context ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	box, err := s.sessions.left.Recover(ctx, s.sessions.boxOf(r))
+	box, err := s.sessions.left.recover(ctx, s.sessions.boxOf(r))
 	switch {
 	case err == nil && (ends || sandbox.IsCopy(r.Image)): // a copy may not have new random numbers yet
-		err = leftover.End(ctx, box)
+		err = endBox(ctx, box)
 	case err == nil:
 		err = s.thaw(ctx, s.sessions.boxOf(r), box)
 	}
 	gone := errors.Is(err, sandbox.ErrGone)
 	if gone && !sandbox.Removed(err) {
 		s.sessions.Log.Error("could not remove a dead sandbox; it is tried again", "sandbox", r.Sandbox, "error", err)
-		s.sessions.left.Add(s.sessions.boxOf(r))
+		s.sessions.left.add(s.sessions.boxOf(r))
 	}
 	if errors.Is(err, sandbox.ErrUnavailable) && !gone {
 		return runtimeAway(err)
@@ -313,7 +312,7 @@ const (
 // the session that was used last. Then, or when ctx ends, it removes the sandboxes without a
 // session.
 func (s *Sessions) adoptAll(ctx context.Context) {
-	defer s.left.Remove(ctx)
+	defer s.left.remove(ctx)
 	select {
 	case <-time.After(adoptDelay):
 	case <-ctx.Done():
@@ -324,8 +323,8 @@ func (s *Sessions) adoptAll(ctx context.Context) {
 			break
 		}
 		slices.Reverse(waiting)
-		err := leftover.Each(ctx, waiting, s.adoptOne)
-		s.left.Remove(ctx)
+		err := each(ctx, waiting, s.adoptOne)
+		s.left.remove(ctx)
 		if err == nil {
 			continue
 		}
@@ -356,10 +355,10 @@ func (s *Sessions) adoptOne(ctx context.Context, session *Session) error {
 // sessions that were stopped before their takeover, and those that could not be removed. It also
 // ends those that sessions have given up.
 func (s *Sessions) endUnowned(ctx context.Context) {
-	defer s.left.Remove(ctx)
+	defer s.left.remove(ctx)
 	for {
 		select {
-		case <-s.left.Added():
+		case <-s.left.added:
 		case <-ctx.Done():
 			return
 		}
@@ -368,9 +367,9 @@ func (s *Sessions) endUnowned(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		s.left.Remove(ctx)
-		if leftover.Each(ctx, s.filter(current.untaken), s.adoptOne) != nil {
-			s.left.Add()
+		s.left.remove(ctx)
+		if each(ctx, s.filter(current.untaken), s.adoptOne) != nil {
+			s.left.add()
 		}
 	}
 }

@@ -22,7 +22,6 @@ import (
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/secret"
-	"sandlot/internal/session/leftover"
 	"sandlot/internal/workspace"
 )
 
@@ -227,10 +226,10 @@ func TestAFewAtOnce(t *testing.T) {
 		}
 		w.open(nil)
 		w.adoptAll(context.Background())
-		if most > leftover.AtOnce() || len(order) != many {
+		if most > adoptedAtOnce() || len(order) != many {
 			t.Errorf("%d at once, %d in all", most, len(order))
 		}
-		if last := ids[many-leftover.AtOnce():]; !slices.Contains(last, order[0]) {
+		if last := ids[many-adoptedAtOnce():]; !slices.Contains(last, order[0]) {
 			t.Error("one that was not used for long is first")
 		}
 	})

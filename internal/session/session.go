@@ -356,7 +356,7 @@ func (s *Session) bootFailed(id string, cause error) error {
 		s.mu.Lock()
 		s.giveUp(state.BootRemains, cmp.Or(s.cur.rec.Lost, "it did not get ready"))
 		s.mu.Unlock()
-		s.sessions.left.Add()
+		s.sessions.left.add()
 	}
 	err := errors.Join(cause, s.update(func(r *Record) { r.EndSandbox(id, !remains) }))
 	return fault.Wrap(fault.SandboxCreation, err, "%s", reason.Start(err))
@@ -419,7 +419,7 @@ func (s *Session) destroy(b *pool.Booted) (ended bool) {
 	err := b.Destroy()
 	if err != nil {
 		s.sessions.Log.Error("could not remove a sandbox; it is tried again", "sandbox", b.ID, "error", err)
-		s.sessions.left.Add()
+		s.sessions.left.add()
 		return false
 	}
 	s.mu.Lock()

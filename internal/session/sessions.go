@@ -26,7 +26,6 @@ import (
 	"sandlot/internal/pool"
 	quotas "sandlot/internal/quota"
 	"sandlot/internal/secret"
-	"sandlot/internal/session/leftover"
 	"sandlot/internal/session/property"
 	"sandlot/internal/session/state"
 	"sandlot/internal/session/usage"
@@ -113,7 +112,7 @@ type Bound interface {
 type Sessions struct {
 	Config
 	policies atomic.Pointer[Policies] // nil: sandboxes reach nothing
-	left     *leftover.Queue          // living sandboxes without a session; Run removes them
+	left     *leftovers               // living sandboxes without a session; Run removes them
 	canOpen  func() error             // returns an error if the server can open no more files
 
 	storedMu sync.Mutex // held to store counts
@@ -136,7 +135,7 @@ type Sessions struct {
 
 // New returns Sessions without any session. Recover loads the stored ones.
 func New(c Config) *Sessions {
-	s := &Sessions{Config: c, left: leftover.New(c.Pool, c.Log), sessions: map[string]*Session{},
+	s := &Sessions{Config: c, left: newLeftovers(c.Pool, c.Log), sessions: map[string]*Session{},
 		homes: map[string]*Session{}, names: map[nameKey]*Session{}, canOpen: openOne, endsChanged: make(chan struct{}, 1)}
 	s.usage = usage.New(holder{s})
 	return s
@@ -200,7 +199,7 @@ func (s *Sessions) Open(ctx context.Context, p auth.Principal, a OpenRequest) (*
 	if l.Booted, l.told, err = session.ensureSandbox(ctx, a.KeepNotice); err != nil {
 		l.Release()
 		if created {
-			_ = s.endSession(context.WithoutCancel(ctx), session, stoppedByUser, always)
+			_ = s.endSession(context.WithoutCancel(ctx), session, byUser)
 		}
 		return nil, err
 	}
@@ -375,9 +374,6 @@ func (s *Sessions) create(ctx context.Context, p auth.Principal, a OpenRequest, 
 // add adds a new session to the store and to memory.
 func (s *Sessions) add(ctx context.Context, session *Session) error {
 	r := session.record()
-	if err := s.takeName(r, session); err != nil {
-		return err
-	}
 	// Another call may find a home as soon as it is in homes, boot its sandbox, and store
 	// the record. storing makes that call wait until the new record is stored.
 	session.storing.Lock()
@@ -401,7 +397,6 @@ func (s *Sessions) add(ctx context.Context, session *Session) error {
 	if r.Home {
 		delete(s.homes, r.Owner)
 	}
-	delete(s.names, nameKey{r.Owner, r.Name})
 	session.mu.Lock()
 	defer session.mu.Unlock()
 	session.on(state.Unstored) // other calls may have found the home meanwhile

@@ -53,7 +53,7 @@ func (s *Session) live(e state.Event, b *pool.Booted) bool {
 func (s *Session) unwanted(b *pool.Booted) error {
 	if err := b.Destroy(); err != nil {
 		s.sessions.Log.Error("could not remove a sandbox", "sandbox", b.ID, "error", err)
-		s.sessions.left.Add(s.sessions.boxOf(Record{Runtime: s.record().Runtime, Sandbox: b.ID}))
+		s.sessions.left.add(s.sessions.boxOf(Record{Runtime: s.record().Runtime, Sandbox: b.ID}))
 	}
 	c := s.current()
 	if c.removed() {

@@ -64,7 +64,7 @@ func TestStopWhileReplacing(t *testing.T) {
 		}
 		w.fake.StopHangs.Store(false)
 		work.Wait()
-		w.left.Remove(t.Context())
+		w.left.remove(t.Context())
 		if _, alive := w.fake.Count(); alive != 0 || w.byID(id) != nil {
 			t.Errorf("%d sandboxes live on", alive)
 		}

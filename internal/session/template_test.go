@@ -35,7 +35,7 @@ func TestRemovedTemplate(t *testing.T) {
 		w.Close(context.Background())
 
 		w.open(nil) // without it
-		w.left.Remove(context.Background())
+		w.left.remove(context.Background())
 		if _, alive := w.fake.Count(); alive != 0 {
 			t.Errorf("%d sandboxes of a removed template live on", alive)
 		}
@@ -111,7 +111,7 @@ func TestTwoRuntimes(t *testing.T) {
 				t.Errorf("%s has another sandbox: %q", got.Booted.Template.Name, got.Notice)
 			}
 		}
-		w.left.Remove(context.Background())
+		w.left.remove(context.Background())
 		if _, alive := second.Count(); alive != 1 {
 			t.Errorf("%d sandboxes of the second runtime live", alive)
 		}
@@ -138,7 +138,7 @@ func TestReplacedTemplateIsAskedAbout(t *testing.T) {
 		l := w.use(ann, OpenRequest{ID: "new", Template: "mine"})
 		w.Close(context.Background())
 		w.open(nil)
-		w.left.Remove(context.Background())
+		w.left.remove(context.Background())
 		var asked []string
 		w.MayCreate = func(_ context.Context, _ auth.Principal, template, by string) error {
 			asked = append(asked, template+" by "+by)

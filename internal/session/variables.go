@@ -56,7 +56,7 @@ func (l *Lease) UseVariables(ctx context.Context, reveal Reveal, own ...map[stri
 	}
 	if err != nil && l.Created {
 		l.Release()
-		_ = l.sessions.endSession(context.WithoutCancel(ctx), l.Session, stoppedByUser, always)
+		_ = l.sessions.endSession(context.WithoutCancel(ctx), l.Session, byUser)
 	}
 	return err
 }

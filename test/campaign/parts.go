@@ -54,11 +54,15 @@ var parts = []part{
 		},
 	},
 	{
-		name: "docker", minutes: 10,
-		proves: "what the server, the broker and the agent do beside containers at ends and under load: stops, kills, " +
+		name: "docker", minutes: 20,
+		proves: "the runtime's suite on Docker; what the server, the broker and the agent do beside containers in ordinary " +
+			"work, at ends and under load: cells, tools in code, full disks, users, stops, kills, a daemon that restarts, " +
 			"limits, floods, ports, attacks on the network, changed rules",
-		folders: []string{"internal/runtime/docker", "internal/egress", "internal/port"},
-		steps:   []step{{name: "docker", packages: whole, tests: []string{"TestDockerMore"}}},
+		folders: []string{"internal/runtime/docker", "internal/sandbox", "internal/egress", "internal/port"},
+		steps: []step{
+			{name: "docker-suite", packages: dockerUnit, race: true, tests: []string{"TestImageSuite"}},
+			{name: "docker", packages: whole, tests: []string{"TestDockerMore", "TestDaemonRestarts"}},
+		},
 	},
 	{
 		name: "mac", minutes: 20,
@@ -79,34 +83,40 @@ var parts = []part{
 	{
 		name: "long", minutes: 25,
 		proves: "ten minutes of clients at work and of sessions that sleep and wake, 200 kills of the server with each " +
-			"store, 1,000 principals, 200 sessions asleep and 100 live ones, floods of tool calls of 20 s",
+			"store, and 200 with sessions in every state, 1,000 principals, 200 sessions asleep and 100 live ones, floods of " +
+			"tool calls of 20 s",
 		folders: []string{"internal/session", "internal/store"},
 		steps: []step{
 			{name: "soak", packages: whole, tests: []string{"TestSoak", "TestSoakAsleep"},
 				env: []string{"SANDLOT_SOAK=8m"}},
-			{name: "numbers", packages: whole, longer: true, tests: []string{"TestKilledOften", "TestManyPrincipals",
-				"TestManyAsleep", "TestManySessions", "TestCodeToolsAttacked"},
-				env: []string{"SANDLOT_KILLS=200", "SANDLOT_PRINCIPALS=1000", "SANDLOT_ASLEEP=200",
-					"SANDLOT_SESSIONS=100", "SANDLOT_FLOOD=20s"}},
+			{name: "numbers", packages: whole, longer: true, tests: []string{"TestKilledOften", "TestKilledInEveryState",
+				"TestManySessions", "TestCodeToolsAttacked"},
+				env: []string{"SANDLOT_KILLS=200", "SANDLOT_SESSIONS=100", "SANDLOT_FLOOD=20s"}},
+			{name: "many", packages: whole, tests: []string{"TestManyPrincipals", "TestManyAsleep"},
+				env: []string{"SANDLOT_PRINCIPALS=1000", "SANDLOT_ASLEEP=200"}},
 		},
 	},
 	{
-		name: "load", minutes: 10,
-		proves: "one user who asks for much, servers that come and go, results of 100 MB of many and of attackers, uv as " +
-			"the installer; gVisor's suite with an OCI image as root",
+		name: "load", minutes: 20,
+		proves: "one user who asks for much, servers that come and go, results of 50 MB and more in each language, of many and " +
+			"of attackers, tools in code in each way of calling them, uv as the installer; sleep, snapshots and packages on a " +
+			"server without root; gVisor's suite with an OCI image as root",
 		folders: []string{"internal/runtime/gvisor", "internal/toolcall", "internal/limit", "internal/servers/install"},
 		steps: []step{
-			{name: "load", packages: whole, tests: []string{"TestOneUserHoldsMuch", "TestManyCycles", "TestCodeLargeMany",
-				"TestCodeLargeAttacked", "TestInstallWithUV"}},
+			{name: "load", packages: whole, tests: []string{"TestOneUserHoldsMuch", "TestManyCycles", "TestCodeLarge",
+				"TestCodeLargeMany", "TestCodeLargeAttacked", "TestCodeToolsEachWay", "TestInstallWithUV"}},
+			{name: "unprivileged", packages: whole, tests: []string{"TestHibernateUnprivileged", "TestSnapshotUnprivileged",
+				"TestPackagesUnprivileged"}},
 			{name: "image-suite", packages: "./internal/runtime/gvisor", race: true, tests: []string{"TestOCIImageSuite"}},
 		},
 	},
 	{
-		name: "api", minutes: 10,
+		name: "api", minutes: 15,
 		proves: "the HTTP API against its description, by requests that Schemathesis makes up; five more MCP servers of " +
-			"npm and PyPI, tool by tool",
+			"npm and PyPI, tool by tool; MCP's conformance suites with the hub as server and as client",
 		folders: []string{"internal/api", "internal/servers", "internal/mcpclient"},
-		steps:   []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription", "TestThirdPartyMore"}}},
+		steps: []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription", "TestThirdPartyMore",
+			"TestHubConformance", "TestHubClientConformance"}}},
 	},
 	{
 		name: "console", minutes: 10,
@@ -116,8 +126,8 @@ var parts = []part{
 		steps:   []step{{name: "console", packages: whole, tests: []string{"TestConsoleScreens"}}},
 	},
 	{
-		name: "clients", minutes: 15,
-		proves: "twelve more real clients with a scripted model: figures, " +
+		name: "clients", minutes: 20,
+		proves: "fourteen more real clients with a scripted model: figures, " +
 			"mistakes, large output, third-party tools, a server that is stopped and killed under a running agent; Claude Code " +
 			"by stdio and Codex by HTTP; Claude Code, " +
 			"Codex, Gemini CLI and Copilot while systemd restarts their server, and while it is upgraded",
@@ -126,7 +136,7 @@ var parts = []part{
 		steps: []step{
 			{name: "clients-tools", command: []string{"test/clients/install", ".tools"}},
 			{name: "clients", packages: whole, tests: []string{"TestCommandLines", "TestCommandLinesByStdio",
-				"TestFrameworks", "TestOtherWay", "TestAgentsOfAService"}},
+				"TestFrameworks", "TestLangChain", "TestCodexCLI", "TestOtherWay", "TestAgentsOfAService"}},
 		},
 	},
 	{
@@ -155,10 +165,10 @@ var parts = []part{
 		steps:   []step{{name: "tasks", packages: whole, tests: []string{"TestTasks", "TestTasksUnprivileged"}}},
 	},
 	{
-		name: "tasks-images", minutes: 15,
-		proves:  "the same tasks in a template of an image",
+		name: "tasks-images", minutes: 20,
+		proves:  "the same tasks in a template of an image, on gVisor and on Docker",
 		folders: []string{"test/tasks", "internal/template"},
-		steps:   []step{{name: "tasks-images", packages: whole, tests: []string{"TestTasksImage"}}},
+		steps:   []step{{name: "tasks-images", packages: whole, tests: []string{"TestTasksImage", "TestTasksDocker"}}},
 	},
 	{
 		name: "release", minutes: 25,

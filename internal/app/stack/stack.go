@@ -66,7 +66,9 @@ func New(stateDir string, lists Lists, log *slog.Logger) *Stack {
 	if len(lists.Apt) > 0 {
 		s.kinds = append(s.kinds, &kind{name: "apt", sources: lists.Apt, log: log, dir: filepath.Join(stateDir, "packages", "apt")})
 	}
-	slices.SortFunc(s.kinds, func(a, b *kind) int { return strings.Compare(b.name, a.name) })
+	// First what is there within seconds, and without which a command is refused.
+	order := []string{"apt", "python", "node", "go"}
+	slices.SortFunc(s.kinds, func(a, b *kind) int { return slices.Index(order, a.name) - slices.Index(order, b.name) })
 	return s
 }
 
@@ -107,7 +109,7 @@ func names(packages []string) (all []string) {
 	return all
 }
 
-// Add adds the packages that are complete to the template host.
+// Add adds the packages that are complete to the template host, and notes there that lists of an archive are to come.
 func (s *Stack) Add(t *image.Template) {
 	if t.Name != "host" {
 		return
@@ -115,6 +117,7 @@ func (s *Stack) Add(t *image.Template) {
 	for _, k := range s.kinds {
 		dir := k.ready.Load()
 		if dir == nil {
+			t.ArchiveComes = t.ArchiveComes || k.name == "apt"
 			continue
 		}
 		if k.name == "apt" {

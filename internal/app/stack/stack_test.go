@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"sandlot/internal/image"
+	"sandlot/internal/pkgregistry"
 )
 
 // wheel writes a wheel, of a package whose code says its version and nothing else, and returns its path.
@@ -195,5 +196,28 @@ func TestStackWithoutHome(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(state, "packages/*/"+unfinished+"*")); len(left) > 0 {
 		t.Errorf("left: %q", left)
+	}
+}
+
+// TestArchiveFirst: lists of packages are fetched before packages are made, and the template says that they are to come.
+func TestArchiveFirst(t *testing.T) {
+	s := New(t.TempDir(), Lists{Python: []string{"a"}, Node: []string{"b"}, Go: []string{"c"},
+		Apt: []pkgregistry.AptSource{{}}}, slog.Default())
+	var order []string
+	for _, k := range s.kinds {
+		order = append(order, k.name)
+	}
+	if got := strings.Join(order, " "); got != "apt python node go" {
+		t.Errorf("made in the order %s", got)
+	}
+	host := &image.Template{Name: "host"}
+	if s.Add(host); !host.ArchiveComes {
+		t.Error("the template does not say that lists are to come")
+	}
+	dir := t.TempDir()
+	s.kinds[0].ready.Store(&dir)
+	host = &image.Template{Name: "host"}
+	if s.Add(host); host.ArchiveComes || !host.HasArchive() {
+		t.Errorf("with lists: %+v", host)
 	}
 }
