@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -343,8 +344,49 @@ func (c *consoleUse) logsIn() {
 	again.shows("Waits for you")
 	c.other = again
 	c.second = c.window.tab()
-	c.second.open(consoleURL(link, ""))
+	c.second.open(consoleURL(link, "")) // by the log-in of the browser
 	c.second.shows("Waits for you")
+	c.doesNotBecomeAnother()
+}
+
+// doesNotBecomeAnother asks before the link of somebody else makes this browser theirs; a link that is pasted into an open
+// page counts; and who logs in anew does so in all tabs.
+func (c *consoleUse) doesNotBecomeAnother() {
+	b := c.browsers()
+	x, other := b.tab(), b.tab()
+	for _, each := range []*tab{x, other} {
+		each.expect("401")
+	}
+	link := c.consoleLink(c.ann)
+	x.open(consoleURL(link, ""))
+	x.shows("With a token")
+	x.open(link) // a new fragment alone loads no page
+	x.shows("Waits for you")
+	other.open(consoleURL(link, ""))
+	other.shows("Waits for you")
+	theirs := c.consoleLink(c.bob)
+	x.open(theirs)
+	x.shows("You are logged in as ann")
+	x.click("Stay as it is")
+	x.see(`document.querySelector(".who")?.textContent.includes("ann")`)
+	x.open(theirs)
+	x.shows("You are logged in as ann")
+	x.click("Use the link")
+	for _, each := range []*tab{x, other} {
+		each.see(`document.querySelector(".who")?.textContent.includes("bob")`)
+	}
+	// The cookie alone is worth nothing, as a server on another port of this host has it.
+	if got := evaluate[string](x, `Promise.all([
+		fetch("../v1/principal", {headers: {"Sandlot-Console": "1"}}).then(r => r.status),
+		new Promise(done => {
+			const s = new WebSocket("../v1/live");
+			s.onopen = () => done("open");
+			s.onerror = () => done("refused");
+		}),
+	]).then(String)`); got != "401,refused" {
+		c.t.Errorf("with the cookie alone: %s", got)
+	}
+	x.expect("WebSocket connection")
 }
 
 // asks answers a question in one tab: the call goes on, the other tab closes it, and the other user never sees it.
@@ -367,6 +409,18 @@ func (c *consoleUse) asks() {
 	}
 	if n := evaluate[int](c.other, `document.querySelectorAll("[data-question]").length`); n > 0 {
 		c.t.Error("bob sees ann's question")
+	}
+	// What moves it takes the time anew: a click meant for what was there answers nothing.
+	c.page.see(`document.querySelector("[data-question] button:not(:disabled)")`)
+	if !evaluate[bool](c.page, `(() => {
+		const button = document.querySelector("[data-question] button"), bar = document.createElement("p");
+		bar.textContent = "moves all";
+		document.querySelector("main").prepend(bar);
+		button.click();
+		return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => done(
+			button.disabled && !document.querySelector("[data-question].ended")), 50))));
+	})()`) {
+		c.t.Error("a question that has just moved can be answered")
 	}
 	c.page.click("Once")
 	if got := <-done; !strings.Contains(got, "<b>42</b>") && !strings.Contains(got, "<b>$((6*7))</b>") {
@@ -395,6 +449,18 @@ func (c *consoleUse) types() {
 	c.second.see(printed)
 	c.second.types("echo both-$((7*7))\r")
 	c.page.see(`document.querySelector(".xterm-rows").innerText.includes("both-49")`)
+	// What flows for long goes on: each part is acknowledged.
+	c.page.types("for i in $(seq 400); do head -c 1000 /dev/zero | tr '\\0' x; echo; done; echo flowed-$((8*8))\r")
+	c.page.see(`document.querySelector(".xterm-rows").innerText.includes("flowed-64")`)
+	c.page.types("echo goes-on-$((9*9))\r")
+	c.page.see(`document.querySelector(".xterm-rows").innerText.includes("goes-on-81")`)
+	// Both tabs show the screen of the smaller one.
+	const rows = `document.querySelectorAll(".xterm-rows > div").length`
+	c.page.look("light", 1280)
+	c.second.look("light", 360)
+	c.second.see(rows + " < 26")
+	c.page.see(fmt.Sprintf("%s === %d", rows, evaluate[int](c.second, rows)))
+	c.second.look("light", 1280)
 	c.screen(c.other, "sessions/"+c.home+"/terminal")
 	c.other.expect("404")
 	c.other.shows("There is no session")
@@ -423,6 +489,26 @@ func (c *consoleUse) edits() {
 	}
 	x.click("Close")
 	x.see(`!document.querySelector("dialog[open]")`)
+	// The ends of lines stay as they are.
+	c.agent.shell("home", `printf 'one\r\ntwo\r\n' > /workspace/crlf.txt; printf 'one\r\ntwo\n' > /workspace/mixed.txt`)
+	x.click("Reload")
+	x.click("crlf.txt")
+	x.see(`document.querySelector(".editor")?.value === "one\ntwo\n"`)
+	x.fill(".editor", "three")
+	x.keys("\r")
+	x.click("Save")
+	x.shows("Saved")
+	if got := c.agent.shell("home", "od -An -c /workspace/crlf.txt").Text; !strings.Contains(got, `e  \r  \n`) {
+		c.t.Errorf("the file has %q", got)
+	}
+	x.click("Close")
+	x.click("mixed.txt")
+	x.shows("Its lines end in several ways")
+	if !evaluate[bool](x, `document.querySelector(".editor").readOnly`) {
+		c.t.Error("a file whose lines end in several ways is edited")
+	}
+	x.click("Close")
+	x.see(`!document.querySelector("dialog[open]")`)
 }
 
 // hostileTexts are what sandboxes call files and print.
@@ -445,6 +531,21 @@ func (c *consoleUse) showsHostileText() {
 	x.click("{{constructor}}")
 	x.see(`document.querySelector(".editor")?.value.includes("<img src=x onerror=hit()>")`)
 	x.click("Close")
+	// An empty folder has a command to copy into a shell of the person's own machine.
+	for folder, want := range map[string]string{
+		"/workspace/e/$(touch hit)`touch hit`;'x'": `sandlot cp FILE '` + c.home + `:/workspace/e/$(touch hit)` +
+			"`touch hit`" + `;'\''x'\''/'`,
+		"/workspace/e/a\u202eb": "",
+		"/workspace/e/a\nb":     "",
+	} {
+		c.agent.call("execute_command", args{"command": "mkdir -p " + shellQuoted(folder)})
+		c.screen(x, "sessions/"+c.home+"/files?path="+url.QueryEscape(folder))
+		x.shows("This folder is empty.")
+		x.see(`document.querySelector(".crumbs [aria-current]")?.textContent !== "d"`)
+		if got := evaluate[string](x, `document.querySelector(".command pre")?.textContent ?? ""`); got != want {
+			c.t.Errorf("the folder %q: the command is %q, want %q", folder, got, want)
+		}
+	}
 	c.screen(x, "sessions/"+c.home+"/running")
 	x.shows(`<img src=x onerror=hit()>`)
 	c.screen(x, "activity")
@@ -499,6 +600,9 @@ func (c *consoleUse) isAttackedByPages() {
 		link := strings.Replace(c.consoleLink(c.ann), "console.localhost", host, 1)
 		page := c.window.tab()
 		page.open(link)
+		if host == "console.localhost" { // where ann is logged in already
+			page.click("Use the link")
+		}
 		page.shows("Waits for you")
 		base, _, _ := strings.Cut(link, "/console/")
 		c.agent.call("sandbox_write_file", args{"path": "/workspace/www/index.html",

@@ -27,7 +27,7 @@ export default function Connect({ client }: { client?: string }) {
       <p>Choose the program that your agent runs in.</p>
       <Trouble of={list.failed} />
       {!list.value && !list.failed && <Loading />}
-      <nav aria-label="Clients" class="tabs wraps">
+      <nav aria-label="Clients" class="tabs">
         {list.value?.map((c) => (
           <a key={c.client} data-row href={address(["connect", c.client])} aria-current={c.client === chosen ? "page" : undefined}>
             {c.title}
