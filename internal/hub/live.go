@@ -297,8 +297,8 @@ func sorted[T any](r rows, key func(T) string) []T {
 // no event: policy was asked before.
 func rowsOf[T any](ctx context.Context, h *Hub, p auth.Principal, name string, args map[string]string) (rows T,
 	err error) {
-	f, ok := h.findTool(p, name)
-	if !ok {
+	f, external, ok := h.findTool(p, name)
+	if !ok || external {
 		return rows, fault.New(fault.NotFound, "this server has none")
 	}
 	b, err := json.Marshal(args)
