@@ -486,9 +486,15 @@ func TestLiveIsAStream(t *testing.T) {
 }
 
 // reading is a machine whose reads last.
-type reading struct{}
+type reading struct {
+	began chan struct{} // holds one element once one has begun
+}
 
-func (reading) ReadProcess(ctx context.Context, _ string, _ int64, _ int, _ time.Duration) (agent.ProcessOutput, error) {
+func (r reading) ReadProcess(ctx context.Context, _ string, _ int64, _ int, _ time.Duration) (agent.ProcessOutput, error) {
+	select {
+	case r.began <- struct{}{}:
+	default:
+	}
 	<-ctx.Done()
 	return agent.ProcessOutput{}, ctx.Err()
 }
@@ -503,9 +509,10 @@ func (reading) StopProcess(context.Context, string, syscall.Signal, time.Duratio
 // A terminal that has ended with its sandbox cannot be ended again: that would start another sandbox.
 func TestEndedTerminal(t *testing.T) {
 	var gone atomic.Bool
+	machine := reading{make(chan struct{}, 1)}
 	terminals := tty.New(tty.Config{Log: slog.New(slog.DiscardHandler),
 		Programs: func(string, string) (tty.Programs, error) {
-			return tty.Programs{Machine: reading{}, Kept: !gone.Load()}, nil
+			return tty.Programs{Machine: machine, Kept: !gone.Load()}, nil
 		}})
 	defer terminals.Close()
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true}, func(c *hub.Config) { c.Terminals = terminals })
@@ -522,6 +529,7 @@ func TestEndedTerminal(t *testing.T) {
 	if _, err := terminals.Add(tty.Start{Owner: "user:ann", Session: l.ID(), ID: "p1", Release: release}); err != nil {
 		t.Fatal(err)
 	}
+	<-machine.began // it has not heard of the end yet
 	gone.Store(true)
 	isProblem(t, do(e.Handler(), "DELETE", "/v1/sessions/"+l.ID()+"/terminals/p1", "", "Authorization", token),
 		http.StatusNotFound, "NOT_FOUND")
