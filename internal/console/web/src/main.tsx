@@ -3,7 +3,7 @@ import { signal } from "@preact/signals";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import Activity from "./activity";
-import { Failure, key, whenUnauthorized, type Me } from "./api";
+import { Failure, key, whenOthersLogIn, whenUnauthorized, type Me } from "./api";
 import Connect from "./connect";
 import { Help, Palette, closeAll, jumped, keys } from "./keys";
 import { connection, live } from "./live";
@@ -40,7 +40,8 @@ function leave(why: string) {
 const made = (who: Me | null) => who && [who.principal, who.name, who.login, who.version, ...who.roles].join("\n");
 
 // After each break of the live channel, and each request that was refused: is it the network, or the end of the log-in?
-live.who = async () => {
+live.who = async (): Promise<"known" | "gone" | "silent"> => {
+  const used = key();
   try {
     const who = await whoAmI();
     if (made(who) === made(me.value)) return "known";
@@ -48,11 +49,13 @@ live.who = async () => {
     return "gone";
   } catch (e) {
     if (!(e instanceof Failure && e.problem.status === 401)) return "silent";
+    if (key() !== used) return live.who(); // another tab has logged in meanwhile
     leave("You are not logged in any more: the log-in or its token has ended.");
     return "gone";
   }
 };
 
+whenOthersLogIn(() => phase.value === "out" && location.reload());
 whenUnauthorized(() => void (phase.value === "in" && live.who()));
 
 // use logs in with the code of a link.
