@@ -467,11 +467,12 @@ func (c *consoleUse) types() {
 	c.page.types("echo goes-on-$((9*9))\r")
 	c.page.see(`document.querySelector(".xterm-rows").innerText.includes("goes-on-81")`)
 	// Both tabs show the screen of the smaller one.
-	const rows = `document.querySelectorAll(".xterm-rows > div").length`
+	const columns = `Math.max(...[...document.querySelectorAll(".xterm-rows > div")].map(e => e.textContent.length))`
 	c.page.look("light", 1280)
+	c.page.see(columns + " > 60")
 	c.second.look("light", 360)
-	c.second.see(rows + " < 26")
-	c.page.see(fmt.Sprintf("%s === %d", rows, evaluate[int](c.second, rows)))
+	c.second.see(columns + " < 60")
+	c.page.see(fmt.Sprintf("%s === %d", columns, evaluate[int](c.second, columns)))
 	c.second.look("light", 1280)
 	c.screen(c.other, "sessions/"+c.home+"/terminal")
 	c.other.expect("404")
