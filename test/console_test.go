@@ -610,6 +610,9 @@ func (c *consoleUse) isAttackedByPages() {
 	}
 	before := sessions()
 	made := c.agent.call("expose_port", args{"port": 8080})
+	for _, x := range []*tab{c.page, c.second} {
+		x.expect("401") // between the end of their log-in and the new one, in another tab
+	}
 	for _, host := range []string{"console.localhost", "localhost"} {
 		link := strings.Replace(c.consoleLink(c.ann), "console.localhost", host, 1)
 		page := c.window.tab()
