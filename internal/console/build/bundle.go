@@ -53,6 +53,12 @@ func bundle(web string) (map[string][]byte, error) {
 		if strings.HasPrefix(name, "main-") {
 			names["{{main}}"] = name
 		}
+		if strings.HasPrefix(name, "chunk-") { // what all scripts share
+			if names["{{shared}}"] != "" {
+				return nil, fmt.Errorf("the scripts share more than one file: %s and %s", names["{{shared}}"], name)
+			}
+			names["{{shared}}"] = name
+		}
 	}
 	icon, err := os.ReadFile(filepath.Join(web, "icon.svg"))
 	if err != nil {

@@ -44,6 +44,13 @@ export function keep(key: string) {
   }
 }
 
+// whenOthersLogIn calls f when another tab of the browser has logged in.
+export function whenOthersLogIn(f: () => void) {
+  addEventListener("storage", (e) => {
+    if (e.key === keyName && e.newValue) f();
+  });
+}
+
 // onUnauthorized is called when the server does not know any more who asks.
 let onUnauthorized = () => {};
 

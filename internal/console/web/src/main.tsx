@@ -1,17 +1,14 @@
 // The console's page: who is there, the frame around the screens, and the keys.
 import { signal } from "@preact/signals";
 import { render } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import Activity from "./activity";
-import { Failure, key, whenUnauthorized, type Me } from "./api";
-import Connect from "./connect";
+import { Failure, key, whenOthersLogIn, whenUnauthorized, type Me } from "./api";
 import { Help, Palette, closeAll, jumped, keys } from "./keys";
 import { connection, live } from "./live";
 import { Login, logIn, logOut, whoAmI } from "./login";
 import { Now } from "./now";
 import { address, codeOf, forget, route } from "./route";
-import Servers from "./servers";
-import SessionPage from "./session";
 import { announced, me, start, stop, waiting } from "./state";
 import css from "./style.css";
 import { adopt } from "./style";
@@ -40,7 +37,8 @@ function leave(why: string) {
 const made = (who: Me | null) => who && [who.principal, who.name, who.login, who.version, ...who.roles].join("\n");
 
 // After each break of the live channel, and each request that was refused: is it the network, or the end of the log-in?
-live.who = async () => {
+live.who = async (): Promise<"known" | "gone" | "silent"> => {
+  const used = key();
   try {
     const who = await whoAmI();
     if (made(who) === made(me.value)) return "known";
@@ -48,11 +46,13 @@ live.who = async () => {
     return "gone";
   } catch (e) {
     if (!(e instanceof Failure && e.problem.status === 401)) return "silent";
+    if (key() !== used) return live.who(); // another tab has logged in meanwhile
     leave("You are not logged in any more: the log-in or its token has ended.");
     return "gone";
   }
 };
 
+whenOthersLogIn(() => phase.value === "out" && location.reload());
 whenUnauthorized(() => void (phase.value === "in" && live.who()));
 
 // use logs in with the code of a link.
@@ -117,19 +117,36 @@ const screens: [key: string, path: string, title: string][] = [
   ["c", "connect", "Connect"],
 ];
 
+const more = signal<typeof import("./more") | null>(null);
+
+// More is a screen that does not belong to the first page.
+function More({ screen, rest }: { screen: string; rest: string[] }) {
+  const [failed, setFailed] = useState<unknown>(null);
+  useEffect(() => {
+    if (!more.value) import("./more").then((m) => (more.value = m), setFailed);
+  }, []);
+  const m = more.value;
+  if (!m) return failed ? <Trouble of="The screen cannot be loaded: reload the page." /> : <Loading />;
+  switch (screen) {
+    case "sessions":
+      return <m.SessionPage id={rest[0] ?? "home"} tab={rest[1] ?? ""} />;
+    case "servers":
+      return <m.Servers id={rest[0]} />;
+  }
+  return <m.Connect client={rest[0]} />;
+}
+
 function Screen() {
   const [screen = "", ...rest] = route.value.path;
   switch (screen) {
     case "":
       return <Now />;
-    case "sessions":
-      return <SessionPage id={rest[0] ?? "home"} tab={rest[1] ?? ""} />;
-    case "servers":
-      return <Servers id={rest[0]} />;
     case "activity":
       return <Activity />;
+    case "sessions":
+    case "servers":
     case "connect":
-      return <Connect client={rest[0]} />;
+      return <More screen={screen} rest={rest} />;
   }
   return (
     <Empty title="There is no such screen.">

@@ -1,0 +1,4 @@
+// The screens that are loaded when one of them is first shown.
+export { default as Connect } from "./connect";
+export { default as Servers } from "./servers";
+export { default as SessionPage } from "./session";
