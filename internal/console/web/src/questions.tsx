@@ -28,7 +28,7 @@ export function Questions() {
 // useArmed tells whether an element has been seen at its place for so long that what is done there is meant for it. Time
 // in which it was not on the screen, or the tab not in sight, does not count; nor that before it was last moved by
 // anything but scrolling. still looks at this very moment.
-function useArmed(since: number, element: RefObject<HTMLElement>) {
+function useArmed(since: number, element: RefObject<HTMLElement | null>) {
   const [armed, setArmed] = useState(-1);
   const top = useRef(0);
   const where = () => (element.current?.getBoundingClientRect().top ?? 0) + scrollY;
