@@ -428,9 +428,13 @@ func (c *consoleUse) asks() {
 		let answered = false;
 		window.fetch = (...x) => (answered = true, given(...x));
 		document.querySelector("main").style.paddingTop = "5rem";
-		document.querySelector("[data-question] button").click();
+		const button = document.querySelector("[data-question] button");
+		button.click();
 		window.fetch = given;
-		return !answered;
+		return new Promise(done => { // when the page has noticed, the next click waits for the button
+			const look = () => button.disabled ? done(!answered) : requestAnimationFrame(look);
+			look();
+		});
 	})()`) {
 		c.t.Error("a question that has just moved can be answered")
 	}
