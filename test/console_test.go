@@ -251,7 +251,11 @@ func (x *tab) picture(file string) {
 		x.t.Logf("no picture: %v", err)
 		return
 	}
-	if err := os.WriteFile(file, b, 0o644); err != nil {
+	err = os.MkdirAll(filepath.Dir(file), 0o755)
+	if err == nil {
+		err = os.WriteFile(file, b, 0o644)
+	}
+	if err != nil {
 		x.t.Error(err)
 	}
 }
