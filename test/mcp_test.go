@@ -548,7 +548,7 @@ func TestReadUntil(t *testing.T) {
 		return c.call("execute_command", args{"command": command, "background": true, "session_id": id}).Fields["process_id"]
 	}
 	read := func(a args) *result { return c.call("read_process", a) }
-	lines := `for i in 1 2 3; do echo "line $i"; sleep 0.1; done; `
+	lines := `for i in 1 2 3; do echo "line $i"; sleep 0.02; done; `
 	r := read(args{"process_id": begin(lines + "sleep 100"), "wait": 60})
 	if r.Fields["output"] != "line 1\nline 2\nline 3\n" || r.Fields["running"] != true || r.Fields["until_met"] != nil {
 		t.Errorf("at rest: %v", r.Fields)
