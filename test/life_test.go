@@ -229,9 +229,9 @@ func TestDeletedStateFolder(t *testing.T) {
 		if deleted == s.State { // root has a network namespace mounted in it, which rm leaves
 			syscall.Unmount(filepath.Join(s.State, "runsc", "null-netns"), 2) // MNT_DETACH
 		}
-		if err := os.RemoveAll(deleted); err != nil {
-			t.Fatal(err)
-		}
+		until(t, "the folder is removed", func() bool { // what the killed server had begun may write for a moment
+			return os.RemoveAll(deleted) == nil
+		})
 		f := s.ps(true)
 		if len(f.Sandboxes) != 1 || !f.Sandboxes[0].Lost || f.Sandboxes[0].MemoryBytes < 1<<20 {
 			t.Errorf("without %s: %+v", deleted, f)
