@@ -214,23 +214,20 @@ func (s *Questions) Ask(q Question, timeout time.Duration, waits bool) (*Open, e
 
 func (s *Questions) expire(o *Open) { s.endLocked(o, Expired, false, "nobody answered in time") }
 
-// claim returns an open question, and makes the caller the only one to answer it, until it ends or release is called. It
-// returns nil if there is none, and an error while another answer to it is being stored: that may fail yet.
-func (s *Questions) claim(id string) (*Open, error) {
+// claim makes the caller the only one to answer a question, until it ends or release is called. It returns false if the
+// question has ended, and an error while another answer to it is being stored: that may fail yet.
+func (s *Questions) claim(o *Open) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, o := range s.open {
-		switch {
-		case o.ID != id:
-		case o.claimed:
-			return nil, fault.New(fault.ResourceLimit, "another answer to the question is being stored: try again").
-				Advise("Read the question again: it may have been answered")
-		default:
-			o.claimed = true
-			return o, nil
-		}
+	switch {
+	case s.open[o.key()] != o:
+		return false, nil
+	case o.claimed:
+		return false, fault.New(fault.ResourceLimit, "another answer to the question is being stored: try again").
+			Advise("Read the question again: it may have been answered")
 	}
-	return nil, nil
+	o.claimed = true
+	return true, nil
 }
 
 // release undoes claim.
@@ -359,7 +356,7 @@ func (s *Questions) Answer(ctx context.Context, id string, allowed bool, span Sp
 	if span == Session && o.Session == "" {
 		return false, fault.Argument("for", "the question is in no session: answer it with once or always")
 	}
-	if o, err := s.claim(id); o == nil { // another face was quicker: what it said counts, once it is stored
+	if claimed, err := s.claim(o); !claimed { // another face was quicker: what it said counts, once it is stored
 		return false, err
 	}
 	if err := s.Remember(ctx, o.Question, allowed, span, by); err != nil {

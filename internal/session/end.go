@@ -218,7 +218,7 @@ type ending struct {
 	why   string
 	atEnd bool // it has reached the end of its life
 	// may returns an error when the session is not to end after all; nil: it ends in any case.
-	may func(Record) error
+	may func(*Session) error
 }
 
 // byUser ends a session that its user has stopped.
@@ -231,7 +231,7 @@ func (s *Sessions) endSession(ctx context.Context, session *Session, e ending) e
 		if e.may == nil {
 			return nil
 		}
-		return e.may(session.record())
+		return e.may(session)
 	}
 	if err := may(); err != nil {
 		return err
@@ -287,29 +287,26 @@ func (s *Sessions) endLocked(ctx context.Context, session *Session, e ending) {
 // Stop ends the principal's session with that id. It returns false when there is none. A home is always there, though
 // nothing has used it yet.
 func (s *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
-	found, _ := s.endOwned(ctx, p, id, nil) // nothing refuses
+	found, _ := s.endOwned(ctx, p, id, byUser) // nothing refuses
 	return found
 }
 
 // End is Stop, but for a session that an operator has paused: it stays until an operator resumes it.
 func (s *Sessions) End(ctx context.Context, p auth.Principal, id string) (found bool, err error) {
-	return s.endOwned(ctx, p, id, func(session *Session, r Record) error {
-		if !mayResume(p, r) {
+	e := byUser
+	e.may = func(session *Session) error {
+		if !mayResume(p, session.record()) {
 			return session.pausedFault()
 		}
 		return nil
-	})
+	}
+	return s.endOwned(ctx, p, id, e)
 }
 
-// endOwned is Stop if may, unless it is nil, returns no error.
-func (s *Sessions) endOwned(ctx context.Context, p auth.Principal, id string, may func(*Session, Record) error) (bool, error) {
+func (s *Sessions) endOwned(ctx context.Context, p auth.Principal, id string, e ending) (found bool, err error) {
 	session := s.ownedSession(p, id)
 	if session == nil {
 		return id == "home", nil
-	}
-	e := byUser
-	if may != nil {
-		e.may = func(r Record) error { return may(session, r) }
 	}
 	return true, s.endSession(context.WithoutCancel(ctx), session, e)
 }

@@ -84,12 +84,14 @@ func (s *Sessions) reachEnd(ctx context.Context, session *Session) error {
 	}
 	ctx = context.WithoutCancel(ctx)
 	if r.OnEnd != record.PauseOnEnd {
-		_ = s.endSession(ctx, session, ending{why: "it reached its end (ends_at)", atEnd: true, may: func(r Record) error {
-			if !r.Ends(time.Now()) { // somebody has changed it meanwhile
+		e := ending{why: "it reached its end (ends_at)", atEnd: true}
+		e.may = func(session *Session) error {
+			if r := session.record(); !r.Ends(time.Now()) { // somebody has changed it meanwhile
 				return errEndMoved
 			}
 			return nil
-		}})
+		}
+		_ = s.endSession(ctx, session, e)
 		return nil
 	}
 	if c := session.current(); time.Now().Before(c.endAgain) {
