@@ -354,8 +354,9 @@ func TestLiveEvents(t *testing.T) {
 	}
 }
 
-// A client that does not acknowledge gets a bounded number of messages, and is told what it has missed.
-func TestLiveSlowReader(t *testing.T) {
+// floodedLive returns a client with the channel 1 of events, of which 10,000 have happened since.
+func floodedLive(t *testing.T) *liveClient {
+	t.Helper()
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	c := dialLive(t, e.liveServer(), e.token("ann"))
 	c.says(`{"op":"open","channel":1,"kind":"events","args":{"limit":1}}`)
@@ -363,6 +364,12 @@ func TestLiveSlowReader(t *testing.T) {
 	for i := range 10000 {
 		e.Hub.Events.Publish(event.Event{Kind: event.Call, Principal: "user:ann", Name: fmt.Sprint(i), Outcome: event.OK})
 	}
+	return c
+}
+
+// A client that does not acknowledge gets a bounded number of messages, and is told what it has missed.
+func TestLiveSlowReader(t *testing.T) {
+	c := floodedLive(t)
 	got := 0
 	c.says(`{"op":"open","channel":2,"kind":"questions"}`) // other channels go on
 	for opened := false; !opened; {
@@ -386,13 +393,7 @@ func TestLiveSlowReader(t *testing.T) {
 
 // A client that has missed events is told, once it reads again.
 func TestLiveLost(t *testing.T) {
-	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
-	c := dialLive(t, e.liveServer(), e.token("ann"))
-	c.says(`{"op":"open","channel":1,"kind":"events","args":{"limit":1}}`)
-	c.expects("opened 1")
-	for i := range 10000 {
-		e.Hub.Events.Publish(event.Event{Kind: event.Call, Principal: "user:ann", Name: fmt.Sprint(i), Outcome: event.OK})
-	}
+	c := floodedLive(t)
 	lost, last, taken := false, "", 0
 	for last != "9999" {
 		m := c.hears()

@@ -35,19 +35,9 @@ func (h *Hub) OpenShell(ctx context.Context, p auth.Principal, spec SessionSpec)
 // command, and the message that describes the process to the client. The caller closes the
 // stream.
 func (s *Shell) Run(ctx context.Context, c command.Command) (*agent.Interactive, command.Started, error) {
-	own, err := s.lease.Variables()
+	env, err := s.prepare(ctx, s.lease, c.Args, c.Env)
 	if err != nil {
-		return nil, command.Started{}, s.Fail(err)
-	}
-	if err := s.decide(ctx, policy.WithVariables(policy.CommandLine(c.Args, c.Env), own)); err != nil {
 		return nil, command.Started{}, err
-	}
-	env, err := s.hub.reveal(ctx, s.request.Principal, c.Env)
-	if err == nil {
-		err = s.lease.UseVariables(ctx, s.hub.revealFor(s.request.Principal), c.Env)
-	}
-	if err != nil {
-		return nil, command.Started{}, s.Fail(err)
 	}
 	c.Env = env
 	s.hub.Sessions.Narrow(s.lease.ID(), s.request.Principal.Scope) // it may leave something behind
@@ -57,6 +47,24 @@ func (s *Shell) Run(ctx context.Context, c command.Command) (*agent.Interactive,
 	}
 	return stream, command.Started{ProcessID: stream.ProcessID, SessionID: s.lease.ID(),
 		SessionCreated: s.lease.Created}, nil
+}
+
+// prepare decides about a command in a session, with the variables that it gets, gives the session its own, and returns
+// env with the secrets to which it refers. The error is the outcome of the request.
+func (a *ActiveRequest) prepare(ctx context.Context, l *session.Lease, args []string, env map[string]string) (
+	revealed map[string]string, err error) {
+	own, err := l.Variables()
+	if err != nil {
+		return nil, a.Fail(err)
+	}
+	if err := a.decide(ctx, policy.WithVariables(policy.CommandLine(args, env), own)); err != nil {
+		return nil, err
+	}
+	p := a.request.Principal
+	if revealed, err = a.hub.reveal(ctx, p, env); err == nil {
+		err = l.UseVariables(ctx, a.hub.revealFor(p), env)
+	}
+	return revealed, a.Fail(err)
 }
 
 // Hangup sends SIGHUP to a process whose client is gone. Closing the stream is not enough: the

@@ -92,14 +92,7 @@ func (a *ActiveRequest) startTerminal(ctx context.Context, spec TerminalSpec) (*
 			cmd.Args[0] = shell.Command[0]
 		}
 	}
-	own, err := l.Variables()
-	if err != nil {
-		return nil, err
-	}
-	if err := a.decide(ctx, policy.WithVariables(policy.CommandLine(cmd.Args, nil), own)); err != nil {
-		return nil, err
-	}
-	if err := l.UseVariables(ctx, h.revealFor(p)); err != nil {
+	if _, err := a.prepare(ctx, l, cmd.Args, nil); err != nil {
 		return nil, err
 	}
 	release, err := h.Terminals.Reserve(p.ID, l.ID())
@@ -107,9 +100,8 @@ func (a *ActiveRequest) startTerminal(ctx context.Context, spec TerminalSpec) (*
 		return nil, err
 	}
 	h.Sessions.Narrow(l.ID(), p.Scope) // it may leave something behind
-	rows, cols := tty.Bounded(command.Size{Rows: cmp.Or(spec.Size.Rows, defaultRows),
+	size := tty.Bounded(command.Size{Rows: cmp.Or(spec.Size.Rows, defaultRows),
 		Cols: cmp.Or(spec.Size.Cols, defaultCols)})
-	size := command.Size{Rows: rows, Cols: cols}
 	cmd.Env, cmd.Terminal = terminalEnv, &size
 	life := l.Life()
 	process, err := startProgram(ctx, l.Agent(), cmd)

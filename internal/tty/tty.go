@@ -360,4 +360,7 @@ var ErrStops = errors.New("the server stops")
 func gone(format string, args ...any) End { return End{Why: fmt.Sprintf(format, args...)} }
 
 // Bounded returns the nearest size that a terminal can have.
-func Bounded(s agent.Size) (rows, cols int) { return terminal.Bounded(s.Rows, s.Cols) }
+func Bounded(s agent.Size) agent.Size {
+	rows, cols := terminal.Bounded(s.Rows, s.Cols)
+	return agent.Size{Rows: rows, Cols: cols}
+}

@@ -10,10 +10,10 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/coder/websocket"
+	"golang.org/x/net/http/httpguts"
 
 	"sandlot/internal/api/conn"
 	"sandlot/internal/api/protocol"
@@ -52,7 +52,8 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal)
 		return err
 	}
 	defer open.Close()
-	if r.Method != http.MethodGet || !asks(r.Header, "Connection", "upgrade") || !asks(r.Header, "Upgrade", "websocket") {
+	if r.Method != http.MethodGet || !httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade") ||
+		!httpguts.HeaderValuesContainsToken(r.Header["Upgrade"], "websocket") {
 		return open.Fail(fault.New(fault.InvalidParameters, "this needs a WebSocket: a GET request with the headers "+
 			"Connection: Upgrade and Upgrade: websocket"))
 	}
@@ -90,18 +91,6 @@ func (c *client) serve() {
 	c.work.Go(c.end)
 	c.cancel(c.read())
 	c.work.Wait()
-}
-
-// asks reports whether a header has a token.
-func asks(h http.Header, name, token string) bool {
-	for _, line := range h.Values(name) {
-		for one := range strings.SplitSeq(line, ",") {
-			if strings.EqualFold(strings.TrimSpace(one), token) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // errGone is the cause of the end of a connection whose client does not answer.
