@@ -193,4 +193,17 @@ func TestBrokenByACell(t *testing.T) {
 	if o := l.run("print('lost')"); !strings.Contains(o.err, "builtins.print is <function <lambda>") {
 		t.Errorf("%s", o)
 	}
+	l = python(t)
+	l.run("import sys\nclass E:\n    def flush(self): raise SystemExit(4)\n    write = sys.__stdout__.write\nsys.stdout = E()")
+	l.run("print = lambda *a, **k: None")
+	o := l.run("print('lost')")
+	if !strings.Contains(o.err, "print is <function <lambda>") || !strings.Contains(o.err, "SystemExit: 4") {
+		t.Errorf("%s", o)
+	}
+	l = python(t)
+	l.run("import sys\nclass F(BaseException):\n    def __str__(self): raise SystemExit\n" +
+		"class E:\n    def flush(self): raise F\n    write = sys.__stdout__.write\nsys.stdout = E()")
+	if o := l.run("print(1)"); o.StateLost || !o.OK || !strings.Contains(o.err, "an exception that has no text") {
+		t.Errorf("%s", o)
+	}
 }

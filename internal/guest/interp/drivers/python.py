@@ -321,7 +321,7 @@ def _main():
             except interrupts:
                 pass
             except BaseException as e:
-                say("a signal handler failed between two cells: %s: %.300s" % (type(e).__name__, e))
+                say("a signal handler failed between two cells: " + one_line(e))
 
         return guarded
 
@@ -1168,11 +1168,22 @@ def _main():
             state["running"] = False
 
     def attempt(*steps):
+        """Take each step, and then say what failed: said before, it would pass for output of the code."""
+        failed = []
         for step in steps:
             try:
                 step()
             except BaseException as e:  # of what the code has changed
-                say("at the end of a cell: %s: %.300s" % (type(e).__name__, e))
+                failed.append("at the end of a cell: " + one_line(e))
+        for text in failed:
+            say(text)
+
+    def one_line(e):
+        """An exception in one line. Its text is the code's, and may fail in any way."""
+        try:
+            return "%s: %.300s" % (type(e).__name__, e)
+        except BaseException:
+            return "an exception that has no text"
 
     def unread(fd):
         """How many bytes of a stream nobody has read; 0: none, or the code has closed the descriptor, or broken how modules are imported."""
@@ -1501,7 +1512,7 @@ def _main():
             failures += 1
             if failures > MAX_FAILURES:
                 raise
-            say("between two cells: %s: %.300s" % (type(e).__name__, e))
+            say("between two cells: " + one_line(e))
 
 
 _main()
