@@ -23,6 +23,9 @@ var hostileCells string
 // What a result says of an interpreter that was started again, with the reason.
 var startedAgain = regexp.MustCompile(`(?s)interpreter was restarted \(.+\)|interpreter .*(?:exited|was killed|was ended|ended)|sandbox had to end: .+`)
 
+// What a result says where processes of the cell keep the processors from the agent for as long as a link may be silent.
+const linkBroke = "the link to the sandbox broke in the middle of the call; the session lives on"
+
 // The answer of print(1), within the lines of a thread or process that prints for ever.
 var answer = regexp.MustCompile(`^(?:t|y|child)*1(?:t|y|child)*$`)
 
@@ -74,7 +77,7 @@ func TestHostileCells(t *testing.T) {
 		if took := time.Since(began); took > 20*time.Second {
 			t.Logf("%v for\n%s", took, code)
 		}
-		if strings.HasPrefix(r.All, "fault: ") && !lost {
+		if strings.HasPrefix(r.All, "fault: ") && !lost && !strings.Contains(r.All, linkBroke) {
 			fail(code, "its result is a", r)
 		}
 		lines := strings.Split(after.Text, "\n")
@@ -93,7 +96,23 @@ func TestHostileCells(t *testing.T) {
 		}
 		if n%8 == 7 || after.IsError || !one { // what was replaced on purpose stays: begin anew
 			c.call("stop_session", args{"session_id": id})
-			id = c.code("new", "1").session()
+			id = fresh(t, c)
 		}
 	}
+}
+
+// fresh begins a session. The machine may be slow just now: it still ends the thousands of processes of the last one.
+func fresh(t *testing.T, c *client) string {
+	t.Helper()
+	for range 2 {
+		r, err := c.try(t.Context(), "execute_code", args{"code": "1", "session_id": "new"})
+		if err == nil {
+			return r.session()
+		}
+		t.Logf("a new session: %v", err)
+		if !strings.Contains(err.Error(), "did not start in time") {
+			break
+		}
+	}
+	return c.code("new", "1").session()
 }
