@@ -6,7 +6,7 @@ TOOLS   := $(CURDIR)/.tools
 GO_DIRS := cmd deploy internal proto test
 # How many packages are tested at once, and how many tests of the whole program: these mostly wait.
 PACKAGES_AT_ONCE := $(shell expr 1 + $$(nproc))
-export AT_ONCE ?= $(shell expr 3 \* $$(nproc))
+export AT_ONCE ?= $(shell expr 2 \* $$(nproc))
 
 # Records how long stages and tests take. A test that fails runs once more, alone
 # (docs/decisions/0056-second-attempt.md).

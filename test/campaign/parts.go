@@ -57,10 +57,11 @@ var parts = []part{
 		name: "docker", minutes: 20,
 		proves: "the runtime's suite on Docker; what the server, the broker and the agent do beside containers in ordinary " +
 			"work, at ends and under load: cells, tools in code, full disks, users, stops, kills, a daemon that restarts, " +
-			"limits, floods, ports, attacks on the network, changed rules",
+			"ends and is killed, limits, floods, ports, attacks on the network, changed rules",
 		folders: []string{"internal/runtime/docker", "internal/sandbox", "internal/egress", "internal/port"},
 		steps: []step{
-			{name: "docker-suite", packages: dockerUnit, race: true, tests: []string{"TestImageSuite"}},
+			{name: "docker-suite", packages: dockerUnit, race: true, tests: []string{"TestImageSuite", "TestDaemonKilled",
+				"TestDaemonEnds", "TestRunscArguments"}},
 			{name: "docker", packages: whole, tests: []string{"TestDockerMore", "TestDaemonRestarts"}},
 		},
 	},
@@ -100,14 +101,16 @@ var parts = []part{
 		name: "load", minutes: 20,
 		proves: "one user who asks for much, servers that come and go, results of 50 MB and more in each language, of many and " +
 			"of attackers, tools in code in each way of calling them, uv as the installer; sleep, snapshots and packages on a " +
-			"server without root; gVisor's suite with an OCI image as root",
+			"server without root; gVisor's suite with an OCI image as root, and where no cgroup can be made; files of the machine " +
+			"that changed while a sandbox slept",
 		folders: []string{"internal/runtime/gvisor", "internal/toolcall", "internal/limit", "internal/servers/install"},
 		steps: []step{
 			{name: "load", packages: whole, tests: []string{"TestOneUserHoldsMuch", "TestManyCycles", "TestCodeLarge",
 				"TestCodeLargeMany", "TestCodeLargeAttacked", "TestCodeToolsEachWay", "TestInstallWithUV"}},
 			{name: "unprivileged", packages: whole, tests: []string{"TestHibernateUnprivileged", "TestSnapshotUnprivileged",
 				"TestPackagesUnprivileged"}},
-			{name: "image-suite", packages: "./internal/runtime/gvisor", race: true, tests: []string{"TestOCIImageSuite"}},
+			{name: "image-suite", packages: "./internal/runtime/gvisor", race: true, tests: []string{"TestOCIImageSuite",
+				"TestChangedAsleep", "TestReadOnlyCgroups"}},
 		},
 	},
 	{
