@@ -187,6 +187,14 @@ type Reference struct {
 	Version  string `json:"version,omitempty"` // empty: the latest
 }
 
+// Text returns the name and, after an @, the version.
+func (r Reference) Text() string {
+	if r.Version == "" {
+		return r.Name
+	}
+	return r.Name + "@" + r.Version
+}
+
 // Get returns an entry. If the reference names no registry and several have the entry, it is an error: who owns a name in
 // one registry need not own it in another.
 func (rs *Registries) Get(ctx context.Context, ref Reference) (Entry, error) {
