@@ -22,9 +22,6 @@ type searchInput struct {
 	Limit    int    `json:"limit,omitempty" jsonschema:"How many results."`
 }
 
-// detail implements detailed.
-func (in searchInput) detail() string { return in.Query }
-
 // implies implements implying: with a name, one entry is read.
 func (searchInput) implies() []policy.Operation { return []policy.Operation{policy.RegistryRead} }
 

@@ -23,9 +23,6 @@ const MaxRegistryResults = registry.MaxResults
 // RegistrySearch is a search in registries.
 type RegistrySearch struct{ registry.Query }
 
-// detail implements detailInput.
-func (s RegistrySearch) detail(*Hub, auth.Principal) string { return s.Words }
-
 // RegistryReference names an entry of a registry.
 type RegistryReference struct{ registry.Reference }
 

@@ -304,10 +304,12 @@ function Value({ id, input: i, value, set }: { id: string; input: Input; value: 
       ) : i.repeated ? (
         <textarea id={id} required={i.required} spellcheck={false} value={value} placeholder="One on each line"
           onInput={(e) => set(e.currentTarget.value)} />
-      ) : (
-        <input id={id} type={i.secret && !value.startsWith("${secret:") ? "password" : "text"} required={i.required}
-          autocomplete={i.secret ? "new-password" : "off"} value={value} placeholder={i.placeholder && text.name(i.placeholder)}
+      ) : i.secret ? (
+        <input id={id} type="password" required={i.required} autocomplete="new-password" value={value}
           onInput={(e) => set(e.currentTarget.value)} />
+      ) : (
+        <input id={id} type="text" required={i.required} autocomplete="off" value={value}
+          placeholder={text.name(i.placeholder ?? "")} onInput={(e) => set(e.currentTarget.value)} />
       )}
       {i.secret && <p class="quiet">It is stored encrypted as a secret of yours, and never shown.</p>}
     </div>
