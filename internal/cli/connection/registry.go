@@ -222,19 +222,31 @@ func (p *commands) values(ctx context.Context, server string, w hub.RegistryWay,
 		case !ok:
 			continue
 		}
-		if i.Secret && v != "" && !strings.HasPrefix(v, "${secret:") {
-			name, err := p.storeSecret(ctx, server, i.SecretName, secret.Value(v))
-			if err != nil {
-				return nil, err
-			}
-			v = "${secret:" + name + "}"
-		}
 		values[i.Key] = v
 	}
 	for key := range given {
 		return nil, p.Usage(fmt.Errorf("--value %s: the entry asks for no such value", fault.Clip(key)))
 	}
-	return values, nil
+	for _, i := range w.Inputs {
+		if i.Required && values[i.Key] == "" && i.Default == "" {
+			return nil, p.Usage(fmt.Errorf("the entry needs --value %s=…: %s", plain.Cell(i.Label), plain.Cell(inputText(i))))
+		}
+	}
+	return values, p.storeSecrets(ctx, server, w, values)
+}
+
+// storeSecrets stores the values that are secrets, and puts references in their place.
+func (p *commands) storeSecrets(ctx context.Context, server string, w hub.RegistryWay, values map[string]string) error {
+	for _, i := range w.Inputs {
+		if v := values[i.Key]; i.Secret && v != "" && !strings.HasPrefix(v, "${secret:") {
+			name, err := p.storeSecret(ctx, server, i.SecretName, secret.Value(v))
+			if err != nil {
+				return err
+			}
+			values[i.Key] = "${secret:" + name + "}"
+		}
+	}
+	return nil
 }
 
 // storeSecret stores a secret for a server, under a name that no other server's secret has.
