@@ -134,7 +134,9 @@ func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err 
 	if a.gateway, err = m.openGateway(a.records, a.templating, a.access, a.prewarming); err != nil {
 		return nil, err
 	}
-	a.tooling = m.openTools(a.records, a.templating, a.sandboxes, a.access, a.gateway)
+	if a.tooling, err = m.openTools(a.records, a.templating, a.sandboxes, a.access, a.gateway); err != nil {
+		return nil, err
+	}
 	metrics, err := m.openHub(ctx, a)
 	if err != nil {
 		return nil, err
@@ -317,7 +319,7 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 		return nil, err
 	}
 	m.hub.Open(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
-		Ports: a.ports, Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
+		Ports: a.ports, Servers: a.servers, Registries: a.serverRegistries, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
 		Terminals: terminals, Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts, Quotas: a.quotas,
 		Rules: &a.rules, Questions: questions, Log: a.log,
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"net"
+	"path/filepath"
 	"strconv"
 
 	"sandlot/internal/auth"
@@ -11,6 +12,7 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/finder"
 	"sandlot/internal/gateway"
+	"sandlot/internal/registry"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
@@ -24,11 +26,16 @@ type tooling struct {
 	finder  *finder.Finder
 	calls   *toolcall.Calls
 	tools   *builtin.Tools
+	// serverRegistries are those of third-party servers; nil: there are none.
+	serverRegistries *registry.Registries
 }
 
 // openTools creates the sources of tools. It starts no third-party server.
-func (m maker) openTools(r records, t templating, s sandboxes, ac access, g *gateway.Gateway) (x tooling) {
+func (m maker) openTools(r records, t templating, s sandboxes, ac access, g *gateway.Gateway) (x tooling, err error) {
 	c := m.c
+	if x.serverRegistries, err = m.openRegistries(s); err != nil {
+		return x, err
+	}
 	x.servers = servers.New(servers.Config{Events: r.events, Store: r.store, Sessions: s.sessions, Secrets: s.vault,
 		Version: Version, Idle: c.MCP.IdleTimeout, InstallTimeout: c.MCP.InstallTimeout, Reserved: m.hub.Owns,
 		Dial:       s.dialServer,
@@ -46,8 +53,9 @@ func (m maker) openTools(r records, t templating, s sandboxes, ac access, g *gat
 	sessionFlavors, _ := flavors(c)
 	x.tools = builtin.New(builtin.Config{Events: r.events, Sessions: s.sessions, Snapshots: s.snapshots, Ports: s.ports,
 		Calls: x.calls, Connections: x.servers,
-		Connected: func(ctx context.Context, p auth.Principal) bool { return len(x.servers.Tools(ctx, p)) > 0 },
-		Consent:   tool.Policy(c.MCP.Consent), Templates: t.templates.Offered, Flavors: sessionFlavors,
+		Connected:  func(ctx context.Context, p auth.Principal) bool { return len(x.servers.Tools(ctx, p)) > 0 },
+		Registries: x.serverRegistries,
+		Consent:    tool.Policy(c.MCP.Consent), Templates: t.templates.Offered, Flavors: sessionFlavors,
 		Volumes: s.volumes.Usage,
 		Timeout: c.Sessions.CallTimeout, MaxTimeout: c.Sessions.MaxCallTimeout, MaxOutput: c.Output.MaxCharacters,
 		Labeled: c.Output.Style == "labeled", TokenContext: ac.watch.TokenContext, Log: m.log})
@@ -61,7 +69,7 @@ func (m maker) openTools(r records, t templating, s sandboxes, ac access, g *gat
 		}
 		g.SyncFeatures(owner)
 	}
-	return x
+	return x, nil
 }
 
 // configureServers replaces the operator's MCP servers by the settings'.
@@ -108,6 +116,30 @@ func (s sandboxes) dialServer(ctx context.Context, p auth.Principal, operator bo
 		policy = &public
 	}
 	return s.egress.Dial(ctx, owner, policy, host, uint16(number))
+}
+
+// openRegistries returns the registries of third-party servers in the settings.
+func (m maker) openRegistries(s sandboxes) (*registry.Registries, error) {
+	if len(m.c.MCP.Registries) == 0 {
+		return nil, nil
+	}
+	c := registry.Config{Folder: filepath.Join(m.c.Server.StateDir, "registries"), Age: m.c.MCP.RegistryAge, Version: Version,
+		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return s.dialServer(ctx, auth.Principal{}, true, network, addr)
+		},
+		Allowed: func(host, port string) bool {
+			operator := s.sessions.Policies().Operator
+			number, err := strconv.ParseUint(port, 10, 16)
+			return err == nil && operator.Excepts(host, uint16(number))
+		}, Log: m.log}
+	for _, r := range m.c.MCP.Registries {
+		c.Sources = append(c.Sources, registry.Source(r))
+	}
+	rs, err := registry.New(c)
+	if err == nil {
+		m.closing.add(func() error { rs.Close(); return nil })
+	}
+	return rs, err
 }
 
 // callbackURL returns the redirect URL of log-ins, or empty if there is none that a browser can open.

@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/once"
 	"sandlot/internal/port"
+	"sandlot/internal/registry"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/session/reason"
@@ -31,6 +32,8 @@ type Config struct {
 	Calls     *toolcall.Calls
 	// Connections are the third-party MCP servers; nil leaves out the tools for them.
 	Connections *servers.Servers
+	// Registries are the registries of third-party servers; nil leaves out the tool for them.
+	Registries *registry.Registries
 	// Connected reports whether a principal has tools of third-party servers, which code can call; nil: nobody has.
 	Connected func(context.Context, auth.Principal) bool
 	// Consent is the initial policy for agents that add third-party servers; see SetConsent.

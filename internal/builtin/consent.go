@@ -162,6 +162,9 @@ func commandLine(p spec.Change) string {
 	switch {
 	case p.Install != nil:
 		argv = append(argv, "--"+p.Install.Type, p.Install.Spec)
+		if p.Install.SHA256 != "" {
+			argv = append(argv, "--sha256", p.Install.SHA256)
+		}
 		if p.Workdir != "" {
 			argv = append(argv, "--workdir", p.Workdir)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/registry"
 	"sandlot/internal/servers"
 	"sandlot/internal/toolview"
 )
@@ -17,7 +18,7 @@ import (
 func TestToolsOfDocuments(t *testing.T) {
 	finding := []string{toolview.SearchTools, toolview.DescribeTools, toolview.CallTool}
 	names := slices.Clone(finding)
-	for _, d := range New(Config{Connections: new(servers.Servers)}).Tools(t.Context(), auth.Local) {
+	for _, d := range New(Config{Connections: new(servers.Servers), Registries: new(registry.Registries)}).Tools(t.Context(), auth.Local) {
 		if d.Name != "get_volume_mappings" { // an older name, which no list has
 			names = append(names, d.Name)
 		}

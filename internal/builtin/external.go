@@ -249,8 +249,9 @@ type InstallInput struct {
 
 // InstallSource names the package or repository to install.
 type InstallSource struct {
-	Type string `json:"type"`
-	Spec string `json:"spec"`
+	Type   string `json:"type"`
+	Spec   string `json:"spec"`
+	SHA256 string `json:"sha256,omitempty"`
 }
 
 // InstallCommand is the command that starts the server; empty: the only program of the package.
@@ -283,7 +284,7 @@ func (t *Tools) installExternal(ctx context.Context, c tool.Call, in InstallInpu
 	request := spec.ConnectRequest{Name: in.Name, Command: in.Start.Command, Args: in.Start.Args, Env: in.Env,
 		Consent: t.consentFor(c)}
 	result, err := t.Connections.Install(ctx, c.Principal, install.Request{Type: in.Install.Type, Spec: in.Install.Spec,
-		Workdir: in.Workdir, ConnectRequest: request, Progress: c.Progress})
+		SHA256: in.Install.SHA256, Workdir: in.Workdir, ConnectRequest: request, Progress: c.Progress})
 	if err != nil {
 		f := fault.From(err)
 		if f.Kind != fault.CommandExecution || result.Log == "" {
@@ -471,7 +472,7 @@ func (t *Tools) connectsAgain(ctx context.Context, c tool.Call, server string, e
 		all[name] = ""
 	}
 	if i.Install != nil {
-		in := InstallInput{Name: i.Name, Install: InstallSource{i.Install.Type, i.Install.Spec}, Env: all}
+		in := InstallInput{Name: i.Name, Install: InstallSource{Type: i.Install.Type, Spec: i.Install.Spec}, Env: all}
 		d, err := c.Door().Ask(ctx, policy.MCPInstall, in.detail())
 		return c.Through(d), err
 	}

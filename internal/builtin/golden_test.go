@@ -6,6 +6,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/image"
+	"sandlot/internal/registry"
 	"sandlot/internal/tool"
 	"sandlot/test/golden"
 )
@@ -14,7 +15,7 @@ import (
 // somebody changes testdata/tools.json on purpose (-update).
 func TestToolsAreAsBefore(t *testing.T) {
 	tools := toolsWith(t, tool.Allow)
-	tools = New(Config{Connections: tools.Connections, Timeout: time.Minute, MaxTimeout: time.Hour,
+	tools = New(Config{Connections: tools.Connections, Registries: new(registry.Registries), Timeout: time.Minute, MaxTimeout: time.Hour,
 		Templates: func() []*image.Template {
 			return []*image.Template{{Name: "python", Provides: []string{"node"},
 				Languages: []image.Language{{Name: "python"}, {Name: "bash"}}},

@@ -9,6 +9,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
+	"sandlot/internal/registry"
 	"sandlot/internal/servers"
 )
 
@@ -54,7 +55,7 @@ func TestRefresh(t *testing.T) {
 
 // Every tool names an operation that policy knows, and one that only reads says so.
 func TestToolsNameOperations(t *testing.T) {
-	tools := New(Config{Connections: new(servers.Servers)})
+	tools := New(Config{Connections: new(servers.Servers), Registries: new(registry.Registries)})
 	all := tools.Tools(t.Context(), auth.Local)
 	if len(all) < 20 {
 		t.Fatalf("only %d tools were found", len(all))

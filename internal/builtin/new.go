@@ -51,6 +51,9 @@ func New(c Config) *Tools {
 		add[ServerList](t, policy.MCPList, "list_external_mcp", t.listExternal)
 		add[Disconnected](t, policy.MCPDisconnect, "disconnect_external_mcp", t.disconnectExternal)
 		add[Connected](t, policy.MCPRestart, "restart_external_mcp", declineAsResult(t.restartExternal))
+		if c.Registries != nil {
+			add[FoundServers](t, policy.RegistrySearch, "search_servers", t.searchServers)
+		}
 		add[ServerLog](t, policy.MCPLogs, "external_mcp_logs", t.externalLogs)
 	}
 	add[VolumeList](t, policy.VolumeList, "get_volume_mappings", t.getVolumePath)

@@ -134,6 +134,7 @@ or let the client start "sandlot stdio".`,
 func (p *program) mcp() *cobra.Command {
 	return connection.Command(connection.Program{In: p.in, Out: p.out, Err: p.err, Connect: p.connect,
 		IsInteractive: p.isInteractive, Confirm: p.confirm,
+		Hidden: p.readHidden, Ask: p.askLine,
 		Usage: func(err error) error { return usage{err} }, Failed: exit(1)})
 }
 

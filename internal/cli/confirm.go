@@ -42,3 +42,20 @@ func (p *program) isInteractive() bool {
 	in, ok := p.in.(*os.File)
 	return ok && term.IsTerminal(int(in.Fd()))
 }
+
+// askLine asks for a line on the terminal.
+func (p *program) askLine(ctx context.Context, question string) (string, error) {
+	fmt.Fprint(p.err, question)
+	answers := make(chan string, 1)
+	go func() { // ends with the program, since a read of a terminal cannot be interrupted
+		line, _ := bufio.NewReader(p.in).ReadString('\n')
+		answers <- strings.TrimSpace(line)
+	}()
+	select {
+	case answer := <-answers:
+		return answer, nil
+	case <-ctx.Done():
+		fmt.Fprintln(p.err)
+		return "", ctx.Err()
+	}
+}

@@ -30,6 +30,9 @@ type MCP struct {
 	Files []string
 	// FilesEnv are the names of environment variables that these files may refer to.
 	FilesEnv []string
+	// Registries are the registries in which servers are searched; RegistryAge is how old what is known of one may be.
+	Registries  []MCPRegistry
+	RegistryAge time.Duration
 	// FilesCommands is set if $(…) in these files runs on this machine.
 	FilesCommands bool
 
@@ -57,6 +60,20 @@ func (c *Config) mcpRows() []setting {
 			"what users' agents may do before a third-party MCP server is installed, started or connected: " +
 				"allow, ask (the user is asked first) or deny (only the operator's servers)",
 			oneOf(&m.Consent, "allow", "ask", "deny")},
+		{"mcp_registries", "official", nil,
+			"MCP registries in which users and agents search for servers, separated by commas: official (registry." +
+				"modelcontextprotocol.io), NAME=https://… for one of the same API, NAME=/path for a copy on this machine; " +
+				"empty: none",
+			accessor{m.setRegistries, func() string {
+				var all []string
+				for _, r := range m.Registries {
+					all = append(all, r.text())
+				}
+				return strings.Join(all, ",")
+			}}},
+		{"mcp_registry_age", "24h", nil,
+			"how old what is known of an MCP registry may be before it is read again",
+			duration(&m.RegistryAge, time.Minute, 365*day)},
 		{"mcp_idle_timeout", "10m", nil,
 			"how long a third-party MCP server runs without use", duration(&m.IdleTimeout, time.Second, 3650*day)},
 		{"mcp_install_timeout", "10m", nil,

@@ -91,6 +91,15 @@ func (p *Policy) isException(t Target) bool {
 		slices.ContainsFunc(p.Private, func(x Private) bool { return x.Host.matches(t) })
 }
 
+// Excepts reports whether the operator allows a host at addresses that are not public (network.allow_private).
+func (p *Policy) Excepts(host string, port uint16) bool {
+	t := Target{Name: strings.ToLower(strings.TrimSuffix(host, ".")), Port: port}
+	if a, err := netip.ParseAddr(host); err == nil {
+		t = Target{Addr: a.Unmap(), Port: port}
+	}
+	return p != nil && slices.ContainsFunc(p.Private, func(x Private) bool { return x.Host.matches(t) })
+}
+
 // anyMatches reports whether one of the rules matches the target.
 func anyMatches(rules []Rule, t Target) bool {
 	return slices.ContainsFunc(rules, func(r Rule) bool { return r.matches(t) })

@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/port"
 	"sandlot/internal/question"
 	"sandlot/internal/quota"
+	"sandlot/internal/registry"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
@@ -50,6 +51,8 @@ type Config struct {
 	Ports    *port.Ports
 	Servers  *servers.Servers
 	Vault    *vault.Vault
+	// Registries are the registries of third-party servers; nil: the server has none.
+	Registries *registry.Registries
 	// SecretsChanged is called when a principal's secrets have changed; nil: nobody wants to know.
 	SecretsChanged func(owner string)
 	// Terminals has the terminals of sessions; nil: the server has none.

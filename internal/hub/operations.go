@@ -61,6 +61,10 @@ var (
 	ServerPrompt   = newOp(policy.PromptGet, (*Hub).serverPrompt)
 	ServerResource = newOp(policy.ResourceRead, (*Hub).serverResource)
 
+	SearchRegistry = newOp(policy.RegistrySearch, (*Hub).searchRegistry)
+	ReadRegistry   = newOp(policy.RegistryRead, (*Hub).readRegistry)
+	PlanRegistry   = newOp(policy.RegistryPlan, (*Hub).planRegistry)
+
 	LoginPage   = newOp(policy.LoginBegin, (*Hub).loginPage)
 	BeginLogin  = newOp(policy.LoginBegin, (*Hub).beginLogin)
 	FinishLogin = newOp(policy.LoginFinish, (*Hub).finishLogin)

@@ -78,7 +78,7 @@ var places = map[string]place{
 	"audit":               {"L2", ""},
 	"builtin": {"L2",
 		"agent builtin/definition builtin/sysinstall port servers servers/install session session/property session/reason " +
-			"snapshot toolcall volume"},
+			"registry snapshot toolcall volume"},
 	"builtin/definition": {"L2", ""},
 	"builtin/sysinstall": {"L2", ""},
 	"finder":             {"L2", "servers"},
@@ -114,6 +114,7 @@ var places = map[string]place{
 	"servers/toolfiles":   {"L1", ""},
 	"mcpclient":           {"L2", "mcpclient/transport"},
 	"mcpclient/transport": {"L2", ""},
+	"registry":            {"L2", ""},
 	"telemetry":           {"L2", ""},
 	"toolcall":            {"L2", "agent"},
 	"tty":                 {"L2", "agent session"},

@@ -50,7 +50,8 @@ var details = map[Operation]detailKind{
 
 	PortExpose: portNumber, PortClose: portNumber, PortDial: portNumber, PortVisit: portNumber,
 	SessionCreate: templateName, TemplateBuild: plainText, // the template
-	PromptGet:    plainText, // SERVER/NAME
+	PromptGet:    plainText,                          // SERVER/NAME
+	RegistryRead: plainText, RegistryPlan: plainText, // NAME, or NAME@VERSION
 	ResourceRead: resourceURI,
 	SecretSet:    plainText, SecretRemove: plainText, SecretUse: plainText, // the name
 }

@@ -72,6 +72,10 @@ const (
 	MCPLogs       Operation = "mcp.logs"
 	MCPCall       Operation = "mcp.call" // a tool of a third-party server
 
+	RegistrySearch Operation = "registry.search" // find third-party servers in MCP registries
+	RegistryRead   Operation = "registry.read"   // one entry of a registry, and what it needs
+	RegistryPlan   Operation = "registry.plan"   // the call that adds it, with the user's values
+
 	LoginBegin  Operation = "login.begin"  // open the link of a log-in, and continue to the authorization server
 	LoginFinish Operation = "login.finish" // the OAuth redirect
 
@@ -146,6 +150,7 @@ var table = map[Operation]rule{
 	VolumeList: reads,
 	MCPConnect: changes, MCPInstall: changes, MCPList: reads, MCPInspect: reads, MCPApprove: changes,
 	MCPRestart: changes, MCPDisconnect: changes, MCPLogs: reads, MCPCall: changes,
+	RegistrySearch: reads, RegistryRead: reads, RegistryPlan: reads,
 	LoginBegin: {anyone: true, changes: true}, LoginFinish: {anyone: true, changes: true},
 	ConsoleRead: {anyone: true}, ConsoleLink: changes, ConsoleLogin: changes, ConsoleLogout: changes,
 	PrincipalRead: reads,

@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 	"sandlot/internal/plural"
+	"sandlot/internal/secret"
 )
 
 // Program is the program whose commands they are.
@@ -33,6 +34,10 @@ type Program struct {
 	IsInteractive func() bool
 	// Confirm asks the user, and returns an error unless the answer is yes.
 	Confirm func(ctx context.Context, question string) error
+	// Hidden asks on the terminal for a value, which is not shown.
+	Hidden func(ctx context.Context, question string) (secret.Value, error)
+	// Ask asks on the terminal for a line.
+	Ask func(ctx context.Context, question string) (string, error)
 	// Usage marks an error of how the program was called.
 	Usage func(error) error
 	// Failed ends the program with the exit code 1 and no message.
@@ -56,7 +61,7 @@ of a server or the id of its connection, which "sandlot mcp list" shows.`,
 		Example: "  sandlot mcp add time --pip mcp-server-time\n  sandlot mcp list\n  sandlot mcp call time " +
 			"get_current_time timezone=UTC",
 	}
-	c.AddCommand(p.list(), p.add(), p.remove(), p.restart(), p.logs(), p.inspect(), p.approveCommand(),
+	c.AddCommand(p.search(), p.list(), p.add(), p.remove(), p.restart(), p.logs(), p.inspect(), p.approveCommand(),
 		p.call(), p.prompt(), p.read())
 	return c
 }
@@ -145,12 +150,18 @@ func (p *commands) parsePairs(flag string, given []string) (map[string]string, e
 }
 
 func (p *commands) add() *cobra.Command {
-	var npm, pip, git, address, cwd, workdir string
+	var npm, pip, git, address, cwd, workdir, digest string
+	var from fromRegistry
 	var sse, yes bool
 	var env, headers []string
 	c := &cobra.Command{
 		Use:   "add NAME [flags] [-- COMMAND ARG...]",
-		Short: "Add an MCP server: install it if necessary, and start it", Args: cobra.MinimumNArgs(1),
+		Short: "Add an MCP server: install it if necessary, and start it", Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 && from.entry == "" {
+				return p.Usage(errors.New("give the server a name; only with --registry it has one"))
+			}
+			return nil
+		},
 		Long: `Add an MCP server under a name that you choose. A server of the same name is replaced. With --npm, --pip
 or --git it is installed in your home session first; COMMAND can then be omitted when the package has one
 program. Values of --env and --header are never stored: after a restart of Sandlot give them again with
@@ -161,12 +172,15 @@ install and run, and asks you.`,
   sandlot mcp add files --npm @modelcontextprotocol/server-filesystem -- mcp-server-filesystem /workspace
   sandlot mcp add mine --git https://example.com/server.git#main
   sandlot mcp add search --env API_KEY -- node /workspace/search.js
+  sandlot mcp add --registry io.github.someone/weather@1.2.0
   sandlot mcp add docs --url https://example.com/mcp --header 'Authorization=Bearer ${secret:DOCS}'`,
 	}
 	f := c.Flags()
 	f.StringVar(&npm, "npm", "", "npm package to install")
 	f.StringVar(&pip, "pip", "", "Python package to install")
 	f.StringVar(&git, "git", "", "repository to install: https://…, with an optional #branch, #tag or #commit")
+	f.StringVar(&digest, "sha256", "", "SHA-256 that the package's file must have, of --npm or --pip")
+	from.flags(f)
 	f.StringVar(&address, "url", "", "address of a remote server")
 	f.BoolVar(&sse, "sse", false, "the remote server uses the older transport HTTP+SSE")
 	f.StringVar(&cwd, "cwd", "", "directory to start in (default /workspace)")
@@ -175,6 +189,13 @@ install and run, and asks you.`,
 	f.StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
 	f.BoolVar(&yes, "yes", false, "consent without a question")
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
+		if from.entry != "" {
+			if npm+pip+git+address+cwd+workdir+digest != "" || sse || len(env)+len(headers) > 0 || len(args) > 1 {
+				return p.Usage(errors.New("with --registry, the entry says what is installed and which values there are: give " +
+					"those with --value"))
+			}
+			return p.addFromRegistry(c, from, args, yes)
+		}
 		vars, err := p.parsePairs("env", env)
 		headerValues, herr := p.parsePairs("header", headers)
 		if err := errors.Join(err, herr); err != nil {
@@ -189,7 +210,7 @@ install and run, and asks you.`,
 			if ask.Install.Type != "" || address != "" {
 				return p.Usage(errors.New("give one of --npm, --pip, --git and --url"))
 			}
-			ask.Install = builtin.InstallSource{Type: kind, Spec: spec}
+			ask.Install = builtin.InstallSource{Type: kind, Spec: spec, SHA256: digest}
 		}
 		if ask.Install.Type == "" {
 			to := builtin.ConnectInput{Name: args[0], Env: vars, URL: address, Cwd: cwd, Headers: headerValues}

@@ -23,7 +23,13 @@ func (i *Installer) Install(ctx context.Context) (Result, error) {
 	i.hasUV = strings.HasPrefix(out, "uv ")
 	switch i.request.Type {
 	case "npm":
-		return i.installNPM(ctx, i.request.Spec)
+		what := i.request.Spec
+		if i.request.SHA256 != "" {
+			if what, err = i.packNPM(ctx); err != nil {
+				return Result{}, err
+			}
+		}
+		return i.installNPM(ctx, what)
 	case "pip":
 		return i.installPip(ctx, i.request.Spec)
 	}
@@ -34,6 +40,60 @@ func (i *Installer) Install(ctx context.Context) (Result, error) {
 
 func npmInstallCommand(folder, spec string) []string {
 	return []string{"npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--loglevel=http", "--", spec}
+}
+
+// packageFolder has a package's file until that is installed, and the requirement with its digest.
+const packageFolder = ".package"
+
+func npmPackCommand(folder, spec string) []string {
+	return []string{"npm", "pack", "--loglevel=http", "--pack-destination", path.Join(folder, packageFolder), "--", spec}
+}
+
+// checkFileCommand returns the command that checks the one file of packageFolder, and prints its path.
+func checkFileCommand(sha256 string) []string {
+	return []string{"sh", "-c", `set -- ` + packageFolder + `/*; [ $# -eq 1 ] && [ -f "$1" ] || exit 1; ` +
+		`echo "$0  $1" | sha256sum -c - >&2 && printf '%s\n' "$1"`, sha256}
+}
+
+// packNPM fetches the file of a package, without running anything of it, and returns its path if it has its digest.
+func (i *Installer) packNPM(ctx context.Context) (string, error) {
+	if _, err := i.run(ctx, i.folder, false, "sh", "-c", `rm -rf "$0" && mkdir "$0"`, packageFolder); err != nil {
+		return "", err
+	}
+	if _, err := i.run(ctx, i.folder, true, npmPackCommand(i.folder, i.request.Spec)...); err != nil {
+		return "", err
+	}
+	out, err := i.run(ctx, i.folder, true, checkFileCommand(i.request.SHA256)...)
+	if err != nil {
+		return "", i.otherDigest(err)
+	}
+	return strings.TrimSpace(out), nil
+}
+
+// otherDigest returns the fault for a package whose file is not the one that was meant.
+func (i *Installer) otherDigest(err error) error {
+	f := fault.From(err)
+	f.Message = "no file of this package has the digest " + i.request.SHA256 + ": nothing of it is installed. " + f.Message
+	return f
+}
+
+// hashedArguments are the arguments of pip and uv for the requirement with a digest. Both refuse other files before they
+// run anything of them.
+var hashedArguments = []string{"--force-reinstall", "--no-deps", "--require-hashes", "-r", packageFolder + "/requirement.txt"}
+
+// hashedRequirement is the line of a requirements file for a package with a digest.
+func hashedRequirement(r Request) string { return r.Spec + " --hash=sha256:" + r.SHA256 }
+
+// installHashed installs the package whose file has the digest, without what it needs.
+func (i *Installer) installHashed(ctx context.Context, venv string) error {
+	const script = `rm -rf "$0" && mkdir "$0" && printf '%s\n' "$1" > "$0/requirement.txt"`
+	if _, err := i.run(ctx, i.folder, false, "sh", "-c", script, packageFolder, hashedRequirement(i.request)); err != nil {
+		return err
+	}
+	if err := i.pip(ctx, i.folder, venv, hashedArguments...); err != nil {
+		return i.otherDigest(err)
+	}
+	return nil
 }
 
 // makeVenvCommand returns the command that makes a virtual environment. It has no pip, which is
@@ -128,6 +188,11 @@ func (i *Installer) installPip(ctx context.Context, spec string) (Result, error)
 	venv := path.Join(i.folder, "venv")
 	if _, err := i.run(ctx, i.folder, true, makeVenvCommand(venv)...); err != nil {
 		return Result{}, err
+	}
+	if i.request.SHA256 != "" {
+		if err := i.installHashed(ctx, venv); err != nil {
+			return Result{}, err
+		}
 	}
 	if err := i.pip(ctx, i.folder, venv, ofPyPI(spec)...); err != nil {
 		return Result{}, err

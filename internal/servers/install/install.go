@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +27,9 @@ import (
 type Request struct {
 	spec.ConnectRequest        // Name, Env, and the Command and Args to start it, which may be empty
 	Type, Spec          string // npm, pip or git; what to install
-	Workdir             string // beneath /workspace; empty: external-mcp/{name}
+	// SHA256 is that of the package's file, in hexadecimal; empty: any file of the package is right.
+	SHA256  string
+	Workdir string // beneath /workspace; empty: external-mcp/{name}
 	// Progress is called with a line of text for each step; may be nil.
 	Progress func(text string)
 }
@@ -36,6 +39,7 @@ const maxLog = 16 << 10
 
 var (
 	notSlug    = regexp.MustCompile(`[^a-z0-9._-]+`)
+	shaPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	refPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}$`)
 )
 
@@ -62,6 +66,10 @@ func (r *Request) Check() (folder string, err error) {
 	case strings.HasPrefix(r.Spec, "-"):
 		return "", fault.Argument("install", "install.spec %q begins with a -, which would be an option",
 			spec.ClipName(r.Spec))
+	}
+	if r.SHA256 != "" && (!shaPattern.MatchString(r.SHA256) || r.Type == "git" || strings.ContainsAny(r.Spec, " \"'\\;")) {
+		return "", fault.Argument("install", "install.sha256 is the SHA-256 of a package's file, in 64 hexadecimal digits, "+
+			"for npm or pip")
 	}
 	if r.Type == "git" {
 		if u, err := url.Parse(r.Spec); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
@@ -94,16 +102,23 @@ func (r *Request) Check() (folder string, err error) {
 func (r Request) Change(folder string) spec.Change {
 	a := r.ConnectRequest
 	a.Kind, a.Cwd = spec.Stdio, folder
-	a.Install = &spec.Install{Type: r.Type, Spec: r.Spec, Folder: folder}
+	a.Install = &spec.Install{Type: r.Type, Spec: r.Spec, Folder: folder, SHA256: r.SHA256}
 	c := a.Change()
 	c.Workdir = r.Workdir
 	var commands [][]string
 	switch r.Type {
 	case "npm":
 		commands = [][]string{npmInstallCommand(folder, r.Spec)}
+		if r.SHA256 != "" {
+			commands = [][]string{npmPackCommand(folder, r.Spec), checkFileCommand(r.SHA256),
+				npmInstallCommand(folder, packageFolder+"/*.tgz")}
+		}
 	case "pip":
 		venv := path.Join(folder, "venv")
 		commands = [][]string{makeVenvCommand(venv), pipCommand(venv, ofPyPI(r.Spec)...)}
+		if r.SHA256 != "" {
+			commands = slices.Insert(commands, 1, []string{"echo", hashedRequirement(r)}, pipCommand(venv, hashedArguments...))
+		}
 	case "git":
 		from, ref, _ := strings.Cut(r.Spec, "#")
 		c.Cwd = path.Join(folder, "repo")

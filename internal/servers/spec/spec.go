@@ -120,6 +120,8 @@ type Install struct {
 	Spec    string `json:"spec"`
 	Folder  string `json:"folder"` // in the sandbox
 	Version string `json:"version,omitempty"`
+	// SHA256 is the digest that the package's file had to have; empty: any.
+	SHA256 string `json:"sha256,omitempty"`
 }
 
 // Configured returns a user's server as if the operator's settings named it.

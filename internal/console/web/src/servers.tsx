@@ -1,6 +1,7 @@
 // Third-party MCP servers.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, segment, tool } from "./api";
+import { FromRegistry } from "./registry";
 import { address, go } from "./route";
 import { servers } from "./state";
 import * as text from "./text";
@@ -9,12 +10,14 @@ import { confirm, Dialog, Empty, Heading, Loading, State, Trouble, useLoaded, us
 
 export default function Servers({ id }: { id?: string }) {
   const [adding, setAdding] = useState(false);
+  const [finding, setFinding] = useState(false);
   const all = servers.value;
   const one = id && all?.find((s) => s.connectionId === id || s.name === id);
   if (id && all && one) return <One server={one} />;
   return (
     <>
       <Heading title="Servers">
+        <button onClick={() => setFinding(true)}>Add from the registry</button>
         <button class="primary" onClick={() => setAdding(true)}>
           Add a server
         </button>
@@ -40,6 +43,7 @@ export default function Servers({ id }: { id?: string }) {
           </li>
         ))}
       </ul>
+      {finding && <FromRegistry close={() => setFinding(false)} />}
       {adding && <Add close={() => setAdding(false)} />}
     </>
   );

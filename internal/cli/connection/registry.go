@@ -1,0 +1,273 @@
+package connection
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"sandlot/internal/api/protocol"
+	"sandlot/internal/cli/plain"
+	"sandlot/internal/fault"
+	"sandlot/internal/hub"
+	"sandlot/internal/plural"
+	"sandlot/internal/secret"
+)
+
+func (p *commands) search() *cobra.Command {
+	var registry string
+	var limit int
+	c := &cobra.Command{
+		Use: "search [WORD...]", Short: "Search for MCP servers in registries, or show one with --show",
+		Long: `Search for MCP servers in the registries that the operator's settings name (mcp_registries), such as the
+official one. All words must be in the name, the title or the description of an entry, which its publisher wrote.
+"sandlot mcp add --registry NAME" adds one.`,
+		Example: "  sandlot mcp search weather\n  sandlot mcp search --show io.github.someone/weather",
+	}
+	var show string
+	c.Flags().StringVar(&registry, "registry", "", "search only in the registry of this name")
+	c.Flags().StringVar(&show, "show", "", "show what the entry NAME[@VERSION] is and needs")
+	c.Flags().IntVar(&limit, "limit", 20, "number of results")
+	return p.withJSON(c, func(c *cobra.Command, args []string) error {
+		if show != "" {
+			e, err := p.entry(c.Context(), registry, show)
+			if err != nil {
+				return err
+			}
+			if p.asJSON {
+				return p.json(e)
+			}
+			p.printEntry(e)
+			return nil
+		}
+		query := url.Values{"search": {strings.Join(args, " ")}, "registry": {registry}, "limit": {strconv.Itoa(limit)}}
+		var found hub.RegistryFound
+		if err := p.ask(c.Context(), "GET", "/v1/registry/servers?"+query.Encode(), nil, &found); err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(found)
+		}
+		for _, s := range found.Servers {
+			state := ""
+			if s.Status != "active" {
+				state = "  " + s.Status
+			}
+			fmt.Fprintf(p.Out, "%s@%s  %s%s\n    %s\n", plain.Cell(s.Name), plain.Cell(s.Version),
+				plain.Cell(strings.Join(s.Kinds, ", ")), state, plain.Cell(s.Description))
+		}
+		for _, r := range found.Registries {
+			if r.Note != "" {
+				fmt.Fprintf(p.Err, "%s: %s\n", r.Name, plain.Cell(r.Note))
+			}
+		}
+		if more := found.Total - len(found.Servers); more > 0 {
+			fmt.Fprintf(p.Err, "%s more: --limit shows more\n", plural.Of(more, "server", "servers"))
+		}
+		if found.Total == 0 {
+			fmt.Fprintln(p.Err, "No server has these words.")
+		}
+		return nil
+	})
+}
+
+// entry returns an entry of a registry; what is NAME or NAME@VERSION.
+func (p *commands) entry(ctx context.Context, registry, what string) (e hub.RegistryEntry, err error) {
+	name, version, _ := strings.Cut(what, "@")
+	segments := strings.Split(name, "/")
+	for i := range segments {
+		segments[i] = url.PathEscape(segments[i])
+	}
+	query := url.Values{"version": {version}, "registry": {registry}}
+	err = p.ask(ctx, "GET", "/v1/registry/servers/"+strings.Join(segments, "/")+"?"+query.Encode(), nil, &e)
+	return e, err
+}
+
+func (p *commands) printEntry(e hub.RegistryEntry) {
+	fmt.Fprintf(p.Out, "%s@%s (registry %s)\n", plain.Cell(e.Name), plain.Cell(e.Version), e.Registry)
+	for _, row := range [][2]string{{"Publisher", e.Publisher}, {"Title", e.Title}, {"Description", e.Description},
+		{"Repository", e.Repository}, {"Website", e.Website}, {"Published", e.Published}} {
+		if row[1] != "" {
+			fmt.Fprintf(p.Out, "%-12s %s\n", row[0], plain.Cell(row[1]))
+		}
+	}
+	if e.Status != "active" {
+		fmt.Fprintf(p.Out, "%-12s %s %s\n", "Status", e.Status, plain.Cell(e.StatusMessage))
+	}
+	for _, w := range e.Ways {
+		fmt.Fprintf(p.Out, "\n%s: %s %s\n", w.ID, w.Kind, plain.Cell(cmp.Or(w.URL, w.Identifier+" "+w.Version)))
+		if !w.Supported {
+			fmt.Fprintf(p.Out, "  not supported: %s\n", plain.Cell(w.Why))
+			continue
+		}
+		if w.SHA256 != "" {
+			fmt.Fprintf(p.Out, "  its file has the SHA-256 %s\n", w.SHA256)
+		}
+		for _, note := range w.Notes {
+			fmt.Fprintf(p.Out, "  %s\n", plain.Cell(note))
+		}
+		for _, i := range w.Inputs {
+			fmt.Fprintf(p.Out, "  %-30s %s\n", plain.Cell(i.Key), plain.Cell(inputText(i)))
+		}
+	}
+}
+
+// inputText describes a value that the user gives.
+func inputText(i hub.RegistryInput) string {
+	var about []string
+	if i.Required {
+		about = append(about, "required")
+	}
+	if i.Secret {
+		about = append(about, "secret")
+	}
+	if i.Format != "string" {
+		about = append(about, i.Format)
+	}
+	if len(i.Choices) > 0 {
+		about = append(about, "one of "+strings.Join(i.Choices, ", "))
+	}
+	if i.Default != "" {
+		about = append(about, "default "+i.Default)
+	}
+	if len(about) == 0 {
+		return i.Description
+	}
+	return strings.TrimSpace(i.Description + " (" + strings.Join(about, ", ") + ")")
+}
+
+// fromRegistry are the flags of adding a server of a registry.
+type fromRegistry struct {
+	entry, registry, way string
+	values               []string
+}
+
+func (r *fromRegistry) flags(f *pflag.FlagSet) {
+	f.StringVar(&r.entry, "registry", "", "entry of a registry, NAME[@VERSION]: \"sandlot mcp search\" finds them")
+	f.StringVar(&r.registry, "from", "", "name of the registry that has the entry of --registry")
+	f.StringVar(&r.way, "way", "", "which package or address of the entry (default: the first that is supported)")
+	f.StringArrayVar(&r.values, "value", nil, "value that the entry asks for: NAME=VALUE, or NAME for the variable here")
+}
+
+// addFromRegistry adds a server of a registry.
+func (p *commands) addFromRegistry(c *cobra.Command, r fromRegistry, names []string, yes bool) error {
+	given, err := p.parsePairs("value", r.values)
+	if err != nil {
+		return err
+	}
+	e, err := p.entry(c.Context(), r.registry, r.entry)
+	if err != nil {
+		return err
+	}
+	name := e.SuggestedName
+	if len(names) > 0 {
+		name = names[0]
+	}
+	choice := hub.RegistryChoice{}
+	choice.Registry, choice.Name, choice.Version = e.Registry, e.Name, e.Version
+	choice.Way, choice.ServerName, choice.Values = r.way, name, map[string]string{}
+	fmt.Fprintf(p.Err, "%s %s, published by %s in the registry %s\n", plain.Cell(e.Name), plain.Cell(e.Version),
+		plain.Cell(e.Publisher), e.Registry)
+	if e.Status == "deprecated" {
+		fmt.Fprintf(p.Err, "It is deprecated. %s\n", plain.Cell(e.StatusMessage))
+	}
+	if i := slices.IndexFunc(e.Ways, func(w hub.RegistryWay) bool { return w.ID == r.way || r.way == "" && w.Supported }); i >= 0 {
+		if choice.Values, err = p.values(c.Context(), name, e.Ways[i], given); err != nil {
+			return err
+		}
+		choice.Way = e.Ways[i].ID
+	}
+	var plan hub.RegistryPlan
+	if err := p.ask(c.Context(), "POST", "/v1/registry/plan", choice, &plan); err != nil {
+		return err
+	}
+	for _, n := range plan.Notes {
+		fmt.Fprintln(p.Err, plain.Cell(n))
+	}
+	return p.callWithConsent(c, plan.Tool, plan.Arguments, yes)
+}
+
+// values returns the values of a way: those that were given, and those that the user types. Secrets are stored, and
+// referred to.
+func (p *commands) values(ctx context.Context, server string, w hub.RegistryWay, given map[string]string) (map[string]string, error) {
+	values := map[string]string{}
+	for _, i := range w.Inputs {
+		v, ok := given[i.Key]
+		if !ok {
+			v, ok = given[i.Label]
+		}
+		delete(given, i.Key)
+		delete(given, i.Label)
+		switch {
+		case !ok && i.Required && (i.Default == "" || i.Secret) && p.IsInteractive():
+			question := fmt.Sprintf("%s: %s\n%s", plain.Cell(i.Label), plain.Cell(inputText(i)), "Value: ")
+			var err error
+			if i.Secret {
+				var typed secret.Value
+				typed, err = p.Hidden(ctx, strings.TrimSuffix(question, "Value: ")+"Value (it is not shown): ")
+				v = typed.Reveal()
+			} else {
+				v, err = p.Ask(ctx, question)
+			}
+			if err != nil {
+				return nil, err
+			}
+		case !ok:
+			continue
+		}
+		values[i.Key] = v
+	}
+	for key := range given {
+		return nil, p.Usage(fmt.Errorf("--value %s: the entry asks for no such value", fault.Clip(key)))
+	}
+	for _, i := range w.Inputs {
+		if i.Required && values[i.Key] == "" && i.Default == "" {
+			return nil, p.Usage(fmt.Errorf("the entry needs --value %s=…: %s", plain.Cell(i.Label), plain.Cell(inputText(i))))
+		}
+	}
+	return values, p.storeSecrets(ctx, server, w, values)
+}
+
+// storeSecrets stores the values that are secrets, and puts references in their place.
+func (p *commands) storeSecrets(ctx context.Context, server string, w hub.RegistryWay, values map[string]string) error {
+	for _, i := range w.Inputs {
+		if v := values[i.Key]; i.Secret && v != "" && !strings.HasPrefix(v, "${secret:") {
+			name, err := p.storeSecret(ctx, server, i.SecretName, secret.Value(v))
+			if err != nil {
+				return err
+			}
+			values[i.Key] = "${secret:" + name + "}"
+		}
+	}
+	return nil
+}
+
+// storeSecret stores a secret for a server, under a name that no other server's secret has.
+func (p *commands) storeSecret(ctx context.Context, server, name string, value secret.Value) (string, error) {
+	var list protocol.SecretList
+	if err := p.listAll(ctx, "/v1/secrets", &list); err != nil {
+		return "", err
+	}
+	free := name
+	for n := 2; slices.ContainsFunc(list.Secrets, func(s hub.Secret) bool {
+		return s.Name == free && !(len(s.UsedBy) == 1 && s.UsedBy[0] == server && s.Binding == nil)
+	}); n++ {
+		free = fmt.Sprintf("%s_%d", name, n)
+	}
+	client, done, err := p.Connect(ctx)
+	if err != nil {
+		return "", err
+	}
+	_, err = client.SetSecret(ctx, free, url.Values{}, value)
+	if err = errors.Join(err, done()); err == nil {
+		fmt.Fprintf(p.Err, "%s is stored as a secret\n", free)
+	}
+	return free, err
+}
