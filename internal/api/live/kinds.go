@@ -88,6 +88,10 @@ func (ch *channel) events() (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A face has to know when there is nothing to show, and not only nothing yet.
+	if err := ch.tell("current", nil); err != nil {
+		return nil, err
+	}
 	for {
 		events, lost, err := all.Next(ch.ctx)
 		if c.server.Hub.Stops() {
