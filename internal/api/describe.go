@@ -217,6 +217,9 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 			Errors: badRequest, Answers: answers[protocol.ServerPage]("The connections.", nil)},
 		"GET /v1/connections/{id}": {Summary: "Get one with everything that it offers", Errors: missing,
 			Answers: answers[hub.Server]("The connection.", nil)},
+		"GET /v1/prompts": {Summary: "List the prompts of all of your third-party MCP servers", Parameters: pageParameters,
+			Text:   "`POST /v1/connections/{id}/prompt` gets one, by its `connectionId` and `remoteName`.",
+			Errors: badRequest, Answers: answers[protocol.PromptPage]("The prompts.", nil)},
 		"POST /v1/connections/{id}/approve": {Summary: "Approve the tools of a connection", Errors: missing,
 			Text: "`tools` are the hashes that the person saw, by the server's own names of the tools. Without a body " +
 				"all present tools are approved.", Request: jsonBody[hub.Approval](map[string]any{

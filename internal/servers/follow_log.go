@@ -2,7 +2,6 @@ package servers
 
 import (
 	"context"
-	"crypto/rand"
 	"strconv"
 	"strings"
 	"time"
@@ -29,9 +28,6 @@ type LogReader struct {
 // logPace is the shortest time between two parts of a log: a server may print at any rate.
 const logPace = 100 * time.Millisecond
 
-// logLife distinguishes the logs of this process from those of earlier ones, which began at 0 too.
-var logLife = strings.ToLower(rand.Text()[:8])
-
 // FollowLog begins to read a server's log: at its beginning or, with a cursor, after the part that has it.
 func (servers *Servers) FollowLog(p auth.Principal, what, cursor string) (*LogReader, error) {
 	s, err := servers.find(p, what)
@@ -45,15 +41,12 @@ func (servers *Servers) FollowLog(p auth.Principal, what, cursor string) (*LogRe
 	if cursor == "" {
 		return r, nil
 	}
-	parts := strings.Split(cursor, ".")
-	if len(parts) != 3 {
-		return nil, fault.Argument("cursor", "cursor %q is not one of a log", fault.Clip(cursor))
-	}
-	at, err := strconv.ParseInt(parts[2], 10, 64)
+	life, end, _ := strings.Cut(cursor, ".")
+	at, err := strconv.ParseInt(end, 10, 64)
 	if err != nil || at < 0 {
 		return nil, fault.Argument("cursor", "cursor %q is not one of a log", fault.Clip(cursor))
 	}
-	if _, total := s.log.Tail(1); parts[0] == logLife && parts[1] == s.ID && at <= total {
+	if _, total := s.log.Tail(1); life == s.log.Life() && at <= total {
 		r.at = at
 	} else {
 		r.anew = true
@@ -90,10 +83,10 @@ func (r *LogReader) Next(ctx context.Context) (part LogPart, cursor string, err 
 				return part, "", err
 			}
 			r.at, r.read = got.End, time.Now()
-			return LogPart{Text: got.Text, Lost: got.Lost}, logLife + "." + r.server.ID + "." + strconv.FormatInt(r.at, 10), nil
+			return LogPart{Text: got.Text, Lost: got.Lost}, r.server.log.Life() + "." + strconv.FormatInt(r.at, 10), nil
 		}
 		if got.Closed {
-			return part, "", fault.New(fault.NotFound, "%s was removed", r.server.Title())
+			return part, "", r.ended()
 		}
 		select {
 		case <-got.More:
@@ -101,6 +94,16 @@ func (r *LogReader) Next(ctx context.Context) (part LogPart, cursor string, err 
 			return part, "", context.Cause(ctx)
 		}
 	}
+}
+
+// ended returns why the log has ended.
+func (r *LogReader) ended() error {
+	r.server.mu.Lock()
+	defer r.server.mu.Unlock()
+	if r.server.Removed {
+		return fault.New(fault.NotFound, "%s was removed", r.server.Title())
+	}
+	return fault.New(fault.Connection, "the log of %s begins anew: open it again", r.server.Title())
 }
 
 // Anew reports whether the log began again after the cursor that FollowLog was given.

@@ -2,6 +2,7 @@ package process
 
 import (
 	"bytes"
+	"crypto/rand"
 	"fmt"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ type Log struct {
 	total   int64         // bytes that were ever written
 	changed chan struct{} // closed by the next write or Close; nil: nobody waits
 	closed  bool
+	life    string // see Life
 }
 
 // Write implements io.Writer; it never fails.
@@ -54,6 +56,16 @@ func (l *Log) Close() {
 	defer l.mu.Unlock()
 	l.closed = true
 	l.wake()
+}
+
+// Life distinguishes the log from those that the same server had before, which began at 0 too.
+func (l *Log) Life() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.life == "" {
+		l.life = strings.ToLower(rand.Text()[:10])
+	}
+	return l.life
 }
 
 // maxPart is how many bytes After returns at once.
