@@ -308,7 +308,7 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 				openapi.Query("follow", "`false`: end after the events that there are.", openapi.OneOf("true", "false")),
 				openapi.RequestHeader("Last-Event-ID", "Continue after this event.", openapi.Text(""))},
 			Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The events.", openapi.Events)}},
-		"GET /v1/live": {Summary: "The live channel: events, questions, sessions, servers and terminals, pushed",
+		"GET /v1/live": {Summary: "The live channel: events, questions, sessions, servers, their logs and terminals, pushed",
 			ID: "client.connect.live", Errors: badRequest,
 			Text: "A WebSocket for each client, with numbered channels; docs/guide/api.md describes the messages. Each " +
 				"channel has the operation of the route that answers once.",

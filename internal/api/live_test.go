@@ -278,7 +278,7 @@ func TestLiveAsksPolicyAgain(t *testing.T) {
 	c.expects("closed 1 FORBIDDEN " + forbids)
 	n := 1
 	for kind, want := range map[string]policy.Operation{"events": policy.EventRead, "questions": policy.QuestionList,
-		"sessions": policy.SessionList, "servers": policy.MCPList, "terminal": policy.ShellExecute} {
+		"sessions": policy.SessionList, "servers": policy.MCPList, "log": policy.MCPLogs, "terminal": policy.ShellExecute} {
 		n++
 		a.take()
 		c.says(`{"op":"open","channel":%d,"kind":"%s"}`, n, kind)
