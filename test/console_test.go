@@ -28,7 +28,7 @@ type browserUse struct {
 }
 
 // newBrowsers returns a function that opens browsers without common cookies.
-func newBrowsers(t *testing.T) func() *browserUse {
+func newBrowsers(t *testing.T, more ...chromedp.ExecAllocatorOption) func() *browserUse {
 	t.Helper()
 	program, err := exec.LookPath("chromium-headless-shell")
 	if err != nil {
@@ -36,6 +36,7 @@ func newBrowsers(t *testing.T) func() *browserUse {
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox,
 		chromedp.UserDataDir(t.TempDir()))
+	options = append(options, more...)
 	all, cancel := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(cancel)
 	first, end := chromedp.NewContext(all)
@@ -611,13 +612,12 @@ func (c *consoleUse) isAttackedByPages() {
 	if out := c.agent.shell("home", "dmesg | grep -c 'Starting gVisor'").Text; out != "1" {
 		c.t.Fatalf("this is no sandbox: %s", out)
 	}
-	c.agent.call("execute_command", args{"command": "exec python3 -m http.server -d www 8080", "background": true})
+	made := c.servesPage()
 	sessions := func() int {
 		_, _, text := c.request("GET", "/v1/sessions", nil, "Authorization", "Bearer "+c.ann)
 		return strings.Count(text, `"session_id"`)
 	}
 	before := sessions()
-	made := c.agent.call("expose_port", args{"port": 8080})
 	for _, x := range []*tab{c.page, c.second} {
 		x.expect("401") // between the end of their log-in and the new one, in another tab
 	}
@@ -630,20 +630,33 @@ func (c *consoleUse) isAttackedByPages() {
 		}
 		page.shows("Waits for you")
 		base, _, _ := strings.Cut(link, "/console/")
-		c.agent.call("sandbox_write_file", args{"path": "/workspace/www/index.html",
-			"content": strings.ReplaceAll(hostilePage, "CONSOLE", base)})
-		for _, field := range []string{"url", "path_url"} {
-			x := c.window.tab()
-			x.expect("") // what the browser refuses the page is in its console
-			x.open(made.Fields[field].(string))
-			x.see(`document.title.startsWith("got ")`)
-			if got := evaluate[string](x, "document.title"); got != "got []" {
-				c.t.Errorf("by its %s the page attacks %s: %s", field, base, got)
-			}
-		}
+		c.attacks(made, base)
 	}
 	if after := sessions(); after != before {
 		c.t.Errorf("there are %d sessions, and were %d", after, before)
+	}
+}
+
+// servesPage has a program in ann's sandbox serve pages, and returns the links of its port.
+func (c *consoleUse) servesPage() *result {
+	c.agent.call("execute_command", args{"command": "mkdir -p www; exec python3 -m http.server -d www 8080",
+		"background": true})
+	return c.agent.call("expose_port", args{"port": 8080})
+}
+
+// attacks opens a page of a sandbox, by both forms of its link, which attacks the console at an address.
+func (c *consoleUse) attacks(port *result, base string) {
+	c.t.Helper()
+	c.agent.call("sandbox_write_file", args{"path": "/workspace/www/index.html",
+		"content": strings.ReplaceAll(hostilePage, "CONSOLE", base)})
+	for _, field := range []string{"url", "path_url"} {
+		x := c.window.tab()
+		x.expect("") // what the browser refuses the page is in its console
+		x.open(port.Fields[field].(string))
+		x.see(`document.title.startsWith("got ")`)
+		if got := evaluate[string](x, "document.title"); got != "got []" {
+			c.t.Errorf("by its %s the page attacks %s: %s", field, base, got)
+		}
 	}
 }
 
@@ -748,6 +761,7 @@ func TestConsoleScreens(t *testing.T) {
 		}
 		c.look(x, screen.name)
 	}
+	c.goesBack(x, token)
 	c.dialogs(x)
 	c.offline(x, empty, out)
 }
@@ -802,6 +816,41 @@ func (c *consoleScreens) look(x *tab, name string) {
 	}
 	x.look("light", 1280)
 	x.check()
+}
+
+// goesBack takes a snapshot, makes a session of it, pauses that one, which is shown without waking it, and ends it.
+func (c *consoleScreens) goesBack(x *tab, token string) {
+	part := func(path string) {
+		evaluate[bool](x, "location.hash = "+quoted("#/sessions/"+c.home+"/"+path)+", true")
+	}
+	part("history")
+	x.fill("#snapshot", "good")
+	x.click("Take a snapshot")
+	x.see(named("button", "Fork from here"))
+	c.look(x, "snapshots")
+	x.click("Fork from here")
+	x.see(`!location.hash.includes(` + quoted(c.home) + `)`)
+	x.see(named("button", "Pause"))
+	made := evaluate[string](x, `location.hash.split("/")[2]`)
+	x.click("Pause")
+	x.see(named("button", "Resume"))
+	evaluate[bool](x, "location.hash = '#/sessions/"+made+"/files', true")
+	x.shows("The session is paused.")
+	c.look(x, "paused")
+	_, _, text := c.request("GET", "/v1/sessions/"+made, nil, "Authorization", "Bearer "+token)
+	if !strings.Contains(text, `"paused"`) || !strings.Contains(text, `"good"`) {
+		c.t.Errorf("the session that was made of the snapshot is %s", text)
+	}
+	x.click("Resume")
+	x.shows("note.txt")
+	x.click("End")
+	x.click("End it")
+	x.shows("What happens")
+	part("history")
+	x.click("Remove")
+	x.see(`document.querySelector("dialog[open]")`)
+	x.see(`(` + named("dialog button.danger", "Remove") + `).click() === undefined`)
+	x.shows("No snapshot of this session.")
 }
 
 // dialogs looks at what opens over a screen, by the keyboard.

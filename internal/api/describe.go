@@ -219,6 +219,9 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 			Errors: badRequest, Answers: answers[protocol.ServerPage]("The connections.", nil)},
 		"GET /v1/connections/{id}": {Summary: "Get one with everything that it offers", Errors: missing,
 			Answers: answers[hub.Server]("The connection.", nil)},
+		"GET /v1/prompts": {Summary: "List the prompts of all of your third-party MCP servers", Parameters: pageParameters,
+			Text:   "`POST /v1/connections/{id}/prompt` gets one, by its `connectionId` and `remoteName`.",
+			Errors: badRequest, Answers: answers[protocol.PromptPage]("The prompts.", nil)},
 		"POST /v1/connections/{id}/approve": {Summary: "Approve the tools of a connection", Errors: missing,
 			Text: "`tools` are the hashes that the person saw, by the server's own names of the tools. Without a body " +
 				"all present tools are approved.", Request: jsonBody[hub.Approval](map[string]any{
@@ -325,7 +328,7 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 				openapi.Query("follow", "`false`: end after the events that there are.", openapi.OneOf("true", "false")),
 				openapi.RequestHeader("Last-Event-ID", "Continue after this event.", openapi.Text(""))},
 			Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The events.", openapi.Events)}},
-		"GET /v1/live": {Summary: "The live channel: events, questions, sessions, servers and terminals, pushed",
+		"GET /v1/live": {Summary: "The live channel: events, questions, sessions, servers, their logs and terminals, pushed",
 			ID: "client.connect.live", Errors: badRequest,
 			Text: "A WebSocket for each client, with numbered channels; docs/guide/api.md describes the messages. Each " +
 				"channel has the operation of the route that answers once.",

@@ -58,6 +58,12 @@ func serverPage(q page.Request, fields any) any {
 	return answer
 }
 
+func promptPage(q page.Request, all []hub.ServerPromptRow) any {
+	answer := protocol.PromptPage{}
+	answer.Prompts, answer.NextCursor = page.Cut(q, all, func(p hub.ServerPromptRow) string { return p.Name })
+	return answer
+}
+
 func secretPage(q page.Request, all []hub.Secret) any {
 	answer := protocol.SecretList{}
 	answer.Secrets, answer.NextCursor = page.Cut(q, all, func(s hub.Secret) string { return s.Name })

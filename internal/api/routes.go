@@ -72,6 +72,7 @@ func (s *Server) routes() []route {
 		{"POST /v1/tools/{name}", principals, "", operation(s, hub.CallTool, toolCall, flatResult)},
 		{"GET /v1/connections", principals, policy.MCPList, list(s, hub.ListServers, arguments("", ""), serverPage)},
 		{"GET /v1/connections/{id}", principals, policy.MCPInspect, operation(s, hub.InspectServer, serverName)},
+		{"GET /v1/prompts", principals, policy.PromptList, list(s, hub.ListPrompts, noInput, promptPage)},
 		{"POST /v1/connections/{id}/approve", principals, policy.MCPApprove,
 			operation(s, hub.ApproveServer, approval, approved)},
 		{"POST /v1/connections/{id}/prompt", principals, policy.PromptGet,

@@ -56,6 +56,7 @@ var (
 	SetSecret    = newOp(policy.SecretSet, (*Hub).setSecret)
 	RemoveSecret = newOp(policy.SecretRemove, (*Hub).removeSecret)
 
+	ListPrompts    = newOp(policy.PromptList, (*Hub).listPrompts)
 	InspectServer  = newOp(policy.MCPInspect, (*Hub).inspectServer)
 	ApproveServer  = newOp(policy.MCPApprove, (*Hub).approveServer)
 	ServerPrompt   = newOp(policy.PromptGet, (*Hub).serverPrompt)

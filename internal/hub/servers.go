@@ -6,6 +6,7 @@ import (
 	"net/url"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/fault"
 	"sandlot/internal/policy"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/catalog"
@@ -90,6 +91,48 @@ func (r PromptRequest) detail(h *Hub, p auth.Principal) string {
 // server, and that of the thing. It is the same as that of Hub.Proxy.
 func (h *Hub) serverDetail(p auth.Principal, server ServerName, name string) string {
 	return policy.ServerName(h.serverName(p, server)) + "/" + name
+}
+
+// ServerPromptRow is a prompt in the list of all that a principal's servers offer.
+type ServerPromptRow = servers.PromptRow
+
+// listPrompts lists the prompts of all servers of a principal that the principal's token has the scope to get.
+func (h *Hub) listPrompts(_ context.Context, p auth.Principal, _ None) ([]ServerPromptRow, error) {
+	if h.Servers == nil || !policy.InScope(p, policy.PromptGet) {
+		return []ServerPromptRow{}, nil
+	}
+	return h.Servers.PromptRows(p), nil
+}
+
+// ServerLog is the log of a third-party server, as it grows.
+type ServerLog struct {
+	watched
+	*servers.LogReader
+}
+
+// FollowServerLog begins to read the log of a server, after the part that has the cursor.
+func (h *Hub) FollowServerLog(ctx context.Context, p auth.Principal, name ServerName, cursor string) (*ServerLog, error) {
+	w := watched{h, Request{Principal: p, Operation: policy.MCPLogs, Resource: name.resource(h, p)}}
+	if _, err := h.authorize(ctx, w.request); err != nil {
+		return nil, err
+	}
+	if h.Servers == nil {
+		return nil, fault.New(fault.NotFound, "this server has none")
+	}
+	r, err := h.Servers.FollowLog(p, string(name), cursor)
+	if err != nil {
+		return nil, err
+	}
+	return &ServerLog{w, r}, nil
+}
+
+// Next returns the next part of the log, and its cursor. Policy is asked again, as rules may have changed.
+func (l *ServerLog) Next(ctx context.Context) (part servers.LogPart, cursor string, err error) {
+	part, cursor, err = l.LogReader.Next(ctx)
+	if err == nil {
+		err = l.again(ctx)
+	}
+	return part, cursor, err
 }
 
 func (h *Hub) serverPrompt(ctx context.Context, p auth.Principal, r PromptRequest) (json.RawMessage, error) {

@@ -149,6 +149,7 @@ func (servers *Servers) forgetIdle() {
 		}
 		for key, s := range o.servers {
 			if !s.shelve() {
+				s.log.Close()
 				delete(o.servers, key)
 			}
 		}

@@ -39,6 +39,50 @@ func (servers *Servers) Find(p auth.Principal, name string) (tool.Callable, bool
 // Prompts implements tool.External.
 func (servers *Servers) Prompts(p auth.Principal) []tool.Item { return servers.listed(p).PromptList }
 
+// PromptRow is a prompt in the list of all that a principal's servers offer.
+type PromptRow struct {
+	Server       string           `json:"server"` // its name
+	ConnectionID string           `json:"connectionId"`
+	Name         string           `json:"name"`       // the one that MCP clients see
+	Remote       string           `json:"remoteName"` // the server's own
+	Title        string           `json:"title,omitempty"`
+	Description  string           `json:"description,omitempty"`
+	Arguments    []PromptArgument `json:"arguments"`
+}
+
+// PromptArgument is an argument of a prompt. Its value is a text.
+type PromptArgument struct {
+	Name        string `json:"name"`
+	Title       string `json:"title,omitempty"`
+	Description string `json:"description,omitempty"`
+	Required    bool   `json:"required,omitempty"`
+}
+
+// PromptRows lists the prompts of all of a principal's servers.
+func (servers *Servers) PromptRows(p auth.Principal) []PromptRow {
+	v := servers.listed(p)
+	all := make([]PromptRow, 0, len(v.PromptList))
+	for _, i := range v.PromptList {
+		e := v.Prompts[i.Key]
+		row := PromptRow{Arguments: []PromptArgument{}}
+		// A field of another type than MCP's is left out, and not the prompt.
+		var fields rawjson.Object
+		_ = json.Unmarshal(i.Raw, &fields)
+		row.Title, row.Description = rawjson.Text(fields["title"]), rawjson.Text(fields["description"])
+		var arguments []json.RawMessage
+		_ = json.Unmarshal(fields["arguments"], &arguments)
+		for _, raw := range arguments {
+			var a PromptArgument
+			if json.Unmarshal(raw, &a) == nil && a.Name != "" {
+				row.Arguments = append(row.Arguments, a)
+			}
+		}
+		row.Server, row.ConnectionID, row.Name, row.Remote = e.Server.Name, e.Server.ID, i.Key, e.Remote
+		all = append(all, row)
+	}
+	return all
+}
+
 // Resources implements tool.External.
 func (servers *Servers) Resources(p auth.Principal) []tool.Item {
 	return servers.listed(p).ResourceList

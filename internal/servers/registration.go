@@ -300,6 +300,7 @@ func (s *server) remove(ctx context.Context) {
 	s.on(state.Removal)
 	s.account.Close()
 	s.mu.Unlock()
+	s.log.Close()
 	servers.mu.Lock() // before the server is stopped, so that its name can be used again at once
 	o := servers.owners[s.owner.ID]
 	listed := o != nil && o.servers[s.ID] == s

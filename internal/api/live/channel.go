@@ -146,7 +146,7 @@ func (c *client) find(n uint32) (*channel, error) {
 func (c *client) open(n uint32, r request) error {
 	k, known := kinds[r.Kind]
 	if !known {
-		return fault.Argument("kind", "kind %q must be one of events, questions, sessions, servers and terminal",
+		return fault.Argument("kind", "kind %q must be one of events, questions, sessions, servers, log and terminal",
 			fault.Clip(r.Kind))
 	}
 	c.mu.Lock()

@@ -26,6 +26,7 @@ var kinds = map[string]kind{
 	"questions":  {states((*hub.Hub).WatchQuestions), 4},
 	"sessions":   {states((*hub.Hub).WatchSessions), 4},
 	"servers":    {states((*hub.Hub).WatchServers), 4},
+	"log":        {(*channel).log, 8},
 	terminalKind: {(*channel).serveTerminal, maxChannels},
 }
 
@@ -88,6 +89,10 @@ func (ch *channel) events() (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A face has to know when there is nothing to show, and not only nothing yet.
+	if err := ch.tell("current", nil); err != nil {
+		return nil, err
+	}
 	for {
 		events, lost, err := all.Next(ch.ctx)
 		if c.server.Hub.Stops() {
@@ -105,6 +110,46 @@ func (ch *channel) events() (any, error) {
 			if err := ch.put("data", all.Cursor(events[i].ID), events[i]); err != nil {
 				return nil, err
 			}
+		}
+	}
+}
+
+// logArgs are the arguments of a channel of a third-party server's log.
+type logArgs struct {
+	Server string `json:"server"` // name or id
+	Cursor string `json:"cursor"`
+}
+
+// log serves the log of a third-party server, as it grows.
+func (ch *channel) log() (any, error) {
+	var a logArgs
+	if err := ch.arguments(&a); err != nil {
+		return nil, err
+	}
+	c := ch.client
+	l, err := c.server.Hub.FollowServerLog(ch.ctx, c.principal, hub.ServerName(a.Server), a.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	if err := ch.tell("opened", map[string]string{"connection_id": l.ConnectionID()}); err != nil {
+		return nil, err
+	}
+	if l.Anew() {
+		if err := ch.put("lost", "", protocol.Lost{Unknown: true}); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		// Not before there is room: what is lost meanwhile is counted.
+		if err := ch.await(ch.ctx); err != nil {
+			return nil, err
+		}
+		part, cursor, err := l.Next(ch.ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := ch.put("data", cursor, part); err != nil {
+			return nil, err
 		}
 	}
 }

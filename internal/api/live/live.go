@@ -1,5 +1,5 @@
 // Package live is the live channel of the HTTP API: one WebSocket for each client, with numbered channels of events,
-// questions, sessions, third-party servers and terminals. It bounds what a client that does not read can make the server
+// questions, sessions, third-party servers, their logs and terminals. It bounds what a client that does not read can make the server
 // keep: a channel sends only as much as the client has room for.
 package live
 

@@ -119,6 +119,12 @@ type ServerPage struct {
 	Page
 }
 
+// PromptPage is the response to GET /v1/prompts.
+type PromptPage struct {
+	Prompts []hub.ServerPromptRow `json:"prompts"`
+	Page
+}
+
 // SecretList is the response to GET /v1/secrets.
 type SecretList struct {
 	Secrets []hub.Secret `json:"secrets"`

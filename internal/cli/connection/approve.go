@@ -1,10 +1,8 @@
 package connection
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -53,7 +51,7 @@ func (p *commands) showServer(all hub.Server) {
 }
 
 // showTool prints everything that a model reads of a tool, so that the user sees what
-// they approve.
+// they approve. Of a tool that has changed, it prints the difference from what was approved.
 func (p *commands) showTool(t hub.ServerTool) {
 	fmt.Fprintf(p.Out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Exposed, fault.Printable(t.Remote, 200),
 		t.Hash)
@@ -63,15 +61,13 @@ func (p *commands) showTool(t hub.ServerTool) {
 			fmt.Fprintf(p.Out, " (approved: %s)", t.Approved)
 		}
 	}
-	var d map[string]json.RawMessage
-	_ = json.Unmarshal(t.Raw, &d) // anything but an object has nothing to show
-	var description string
-	_ = json.Unmarshal(d["description"], &description)
-	fmt.Fprintf(p.Out, "\n  %s\n", strings.ReplaceAll(plain.Text(description), "\n", "\n  "))
-	delete(d, "name")
-	delete(d, "description")
-	if rest, err := json.MarshalIndent(d, "  ", "  "); err == nil && len(d) > 0 {
-		fmt.Fprintf(p.Out, "  %s\n", plain.Text(string(rest)))
+	fmt.Fprintln(p.Out)
+	lines := readable(t.Raw)
+	if len(t.Before) > 0 {
+		lines = difference(readable(t.Before), lines)
+	}
+	for _, l := range lines {
+		fmt.Fprintf(p.Out, "  %s\n", l)
 	}
 }
 
@@ -80,7 +76,8 @@ func (p *commands) approveCommand() *cobra.Command {
 	c := &cobra.Command{Use: "approve NAME", Short: "Approve the new and changed tools of an MCP server",
 		Args: cobra.ExactArgs(1),
 		Long: `A tool that is new, or whose definition has changed, since its server was connected is held back until you
-approve it: agents cannot call it. The command shows the definitions, and asks on a terminal. A tool that
+approve it: agents cannot call it. The command shows the definitions, or how they have changed, and asks on a
+terminal. A tool that
 changes after it was shown stays held back.`}
 	c.Flags().BoolVar(&yes, "yes", false, "approve without asking")
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, _ []string) error { return p.approve(c, r, yes) })

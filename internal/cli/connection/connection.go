@@ -62,7 +62,7 @@ of a server or the id of its connection, which "sandlot mcp list" shows.`,
 			"get_current_time timezone=UTC",
 	}
 	c.AddCommand(p.search(), p.list(), p.add(), p.remove(), p.restart(), p.logs(), p.inspect(), p.approveCommand(),
-		p.call(), p.prompt(), p.read())
+		p.call(), p.prompts(), p.prompt(), p.read())
 	return c
 }
 

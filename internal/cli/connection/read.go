@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
@@ -34,6 +35,34 @@ of its arguments are strings. Each message follows its role. --json prints the w
 			given[k] = v
 		}
 		return p.post(c, r, "prompt", hub.PromptRequest{Name: args[0], Arguments: given}, p.showPrompt)
+	})
+}
+
+func (p *commands) prompts() *cobra.Command {
+	c := &cobra.Command{Use: "prompts", Short: "List the prompts of all MCP servers", Args: cobra.NoArgs}
+	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
+		var list protocol.PromptPage
+		if err := p.listAll(c.Context(), "/v1/prompts", &list); err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(list.Prompts)
+		}
+		for _, one := range list.Prompts {
+			fmt.Fprintf(p.Out, "%-20s %s", one.Server, fault.Printable(one.Remote, 200))
+			for _, a := range one.Arguments {
+				if given := fault.Printable(a.Name, 100) + "="; a.Required {
+					fmt.Fprint(p.Out, " "+given)
+				} else {
+					fmt.Fprint(p.Out, " ["+given+"]")
+				}
+			}
+			fmt.Fprintln(p.Out)
+			if one.Description != "" {
+				fmt.Fprintf(p.Out, "    %s\n", plain.Cell(one.Description))
+			}
+		}
+		return nil
 	})
 }
 

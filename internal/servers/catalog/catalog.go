@@ -50,6 +50,8 @@ type Definition struct {
 	HeaderSchema json.RawMessage `json:"schema,omitempty"` // a tool's input schema, if it has x-mcp-header
 	Hash         string          `json:"hash,omitempty"`
 	HeldBecause  string          `json:"held,omitempty"` // why it is held back; empty: it is not
+	// Before is the definition that was approved, as Raw, of a tool whose definition has changed since.
+	Before json.RawMessage `json:"before,omitempty"`
 }
 
 // maxNameLength is how long an exposed name may be: clients add prefixes of their own, and
@@ -375,18 +377,40 @@ func (r *Reader) readTool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	}
 	d.Exposed = r.Names.exposedName(kindTool, d.Remote)
 	t["name"] = rawjson.Quote(d.Exposed)
-	switch pin, known := c.Pins[d.Remote]; {
+	pin, known := c.Pins[d.Remote]
+	switch {
 	case known && pin == d.Hash || !r.Previous.Loaded:
 	case known:
 		d.HeldBecause = "its definition has changed since it was approved"
 	default:
 		d.HeldBecause = "it is new since the server was approved"
 	}
+	if d.HeldBecause != "" && known {
+		d.Before = r.before(d.Remote, pin)
+	}
 	if d.HeldBecause != "" && r.Trust == spec.TrustWarn {
 		t["description"] = rawjson.Quote(fmt.Sprintf("[Sandlot: %s] %s", d.HeldBecause, rawjson.Text(t["description"])))
 	}
 	d.Raw, err = json.Marshal(t)
 	return d, err
+}
+
+// before returns the definition of a tool that was approved; nil: it is not known, or there is no room for it.
+func (r *Reader) before(remote, pin string) json.RawMessage {
+	for _, d := range r.Previous.Tools {
+		if d.Remote != remote {
+			continue
+		}
+		before := d.Before
+		if d.Hash == pin {
+			before = d.Raw
+		}
+		if r.spend(len(before)) != nil {
+			return nil
+		}
+		return before
+	}
+	return nil
 }
 
 // readAll reads definitions. It leaves out, and notes, invalid and duplicate ones. If the list could not be read,
@@ -465,7 +489,7 @@ func (c *Catalog) Approve(seen map[string]string) {
 	pins := map[string]string{}
 	for i, d := range c.Tools {
 		if seen == nil || seen[d.Remote] == d.Hash {
-			pins[d.Remote], c.Tools[i].HeldBecause = d.Hash, ""
+			pins[d.Remote], c.Tools[i].HeldBecause, c.Tools[i].Before = d.Hash, "", nil
 		} else if old, ok := c.Pins[d.Remote]; ok {
 			pins[d.Remote] = old
 		}
@@ -523,7 +547,7 @@ func matchesTemplate(template, uri string) bool {
 func (c *Catalog) Size() (n int) {
 	for _, list := range c.lists() {
 		for _, d := range list {
-			n += len(d.Raw) + len(d.HeaderSchema)
+			n += len(d.Raw) + len(d.HeaderSchema) + len(d.Before)
 		}
 	}
 	return n

@@ -78,6 +78,13 @@ func TestPins(t *testing.T) {
 		"annotations": strings.Replace(tool, `"name"`, `"annotations":{"readOnlyHint":true},"name"`, 1),
 	} {
 		changed := reread(c, next)
+		if string(changed.Tools[0].Before) != string(c.Tools[0].Raw) {
+			t.Errorf("%s: what was approved is %s, want %s", next, changed.Tools[0].Before, c.Tools[0].Raw)
+		}
+		if again := reread(changed, strings.Replace(next, "}", `,"more":1}`, 1)); again.Tools[0].HeldBecause != "" &&
+			string(again.Tools[0].Before) != string(c.Tools[0].Raw) {
+			t.Errorf("%s: changed once more, what was approved is %s", next, again.Tools[0].Before)
+		}
 		if changed.Tools[0].HeldBecause == "" {
 			t.Errorf("a changed %s is not held", name)
 		}

@@ -2,8 +2,8 @@
 import { replace, route } from "./route";
 import { sessions, titleOf, useEvents } from "./state";
 import * as text from "./text";
-import { Timeline } from "./timeline";
-import { Empty, Heading, Trouble } from "./ui";
+import { Happened } from "./timeline";
+import { Empty, Heading } from "./ui";
 
 const kinds = ["call", "connection", "egress", "session", "consent", "token", "server"];
 const most = 1000;
@@ -15,7 +15,8 @@ export default function Activity() {
   const args: Record<string, unknown> = { limit: most };
   if (filter.kind) args.kinds = [filter.kind];
   if (filter.session) args.session = filter.session;
-  const { events: all, trouble } = useEvents(args, most);
+  const { events: all, came, trouble } = useEvents(args, most);
+  const filtered = filter.kind || filter.session;
   const wanted = filter.text.toLowerCase();
   const found = wanted
     ? all.filter((e) => [e.operation, e.name, e.outcome, e.principal, e.session_id].join(" ").toLowerCase().includes(wanted))
@@ -51,14 +52,12 @@ export default function Activity() {
         </span>
       </form>
       <p class="quiet" role="status">
-        {found.length} events{all.length >= most ? `, of the newest ${most}` : ""}
+        {came && found.length + " events"}{all.length >= most ? `, of the newest ${most}` : ""}
       </p>
-      <Trouble of={trouble} />
-      {found.length ? (
-        <Timeline events={found} />
-      ) : !trouble && (
-        <Empty title={all.length ? "No event has these words." : "Nothing has happened yet."} command="sandlot events" />
-      )}
+      <Happened events={found} came={came} trouble={trouble}>
+        <Empty title={all.length ? "No event has these words." : filtered ? "No such event." : "Nothing has happened yet."}
+          command="sandlot events" />
+      </Happened>
     </>
   );
 }

@@ -8,6 +8,7 @@ export interface Handlers {
   data?(data: any): void;
   bytes?(bytes: Uint8Array): void;
   lost?(data: any): void;
+  current?(): void; // what there was has come
   closed?(error: Problem | undefined, data: any): void;
 }
 
@@ -216,6 +217,9 @@ class Live {
         if (m.cursor) c.cursor = m.cursor;
         c.on.data?.(m.data);
         c.took("count", 1);
+        break;
+      case "current":
+        c.on.current?.();
         break;
       case "lost":
         c.on.lost?.(m.data);

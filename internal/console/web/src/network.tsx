@@ -2,7 +2,7 @@
 import { get, segment } from "./api";
 import { useEvents } from "./state";
 import * as text from "./text";
-import { Timeline } from "./timeline";
+import { Happened } from "./timeline";
 import type { Session } from "./types";
 import { Empty, Loading, Trouble, useLoaded } from "./ui";
 
@@ -16,7 +16,7 @@ interface NetworkState {
 export default function Network({ session: s }: { session: Session }) {
   const id = s.session_id;
   const state = useLoaded(id, () => get<NetworkState>(`v1/sessions/${segment(id)}/network`));
-  const { events: list, trouble } = useEvents({ session: id, kinds: ["egress"], limit: 200 }, 500);
+  const { events: list, came, trouble } = useEvents({ session: id, kinds: ["egress"], limit: 200 }, 500);
   const n = state.value;
   return (
     <>
@@ -55,12 +55,9 @@ export default function Network({ session: s }: { session: Session }) {
       </section>
       <section aria-labelledby="did">
         <h2 id="did">Connections</h2>
-        <Trouble of={trouble} />
-        {list.length ? (
-          <Timeline events={list} of="session" />
-        ) : !trouble && (
+        <Happened events={list} came={came} trouble={trouble} of="session">
           <Empty title="No program has connected yet." command={`sandlot exec --session ${id} -- pip download --no-deps six`} />
-        )}
+        </Happened>
       </section>
     </>
   );

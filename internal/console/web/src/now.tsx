@@ -1,9 +1,9 @@
 import { json, mcp } from "./api";
 import { Questions } from "./questions";
 import { address, go } from "./route";
-import { events, missing, now, refused, sessions, someMissing, titleOf } from "./state";
+import { events, eventsCame, eventsRefused, missing, now, refused, sessions, someMissing, titleOf } from "./state";
 import * as text from "./text";
-import { Timeline } from "./timeline";
+import { Happened } from "./timeline";
 import type { Session } from "./types";
 import { Empty, Heading, Loading, State, Trouble, useTask } from "./ui";
 
@@ -42,11 +42,9 @@ export function Now() {
       <section aria-labelledby="happens">
         <h2 id="happens">What happens</h2>
         <Trouble of={missing.value && someMissing} />
-        {events.value.length ? (
-          <Timeline events={events.value.slice(0, 40)} />
-        ) : (
+        <Happened events={events.value.slice(0, 40)} came={eventsCame.value} trouble={eventsRefused.value && "Events cannot be shown."}>
           <Empty title="Nothing has happened yet." command="echo 'print(6*7)' | sandlot run -" />
-        )}
+        </Happened>
         {!!events.value.length && (
           <p>
             <a href={address(["activity"])}>All activity</a>

@@ -2,10 +2,10 @@
 import type { RefObject } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Failure, json, segment } from "./api";
-import { asked, end, isOperator, me, now, pointerIsOver, type Asked } from "./state";
+import { asked, end, isOperator, me, now, pointerIsOver, questionsCame, type Asked } from "./state";
 import * as text from "./text";
 import type { Field } from "./types";
-import { Trouble, useTask } from "./ui";
+import { Loading, Trouble, useTask } from "./ui";
 
 // grace is how long a question can be seen, at its place, before it can be answered: so no click or key that was meant for
 // something else answers it.
@@ -20,7 +20,7 @@ export function Questions() {
       {list.map((a) => (
         <One key={a.question.id} asked={a} />
       ))}
-      {!list.length && <p class="quiet">No question waits for an answer.</p>}
+      {!list.length && (questionsCame.value ? <p class="quiet">No question waits for an answer.</p> : <Loading />)}
     </section>
   );
 }

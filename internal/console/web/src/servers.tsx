@@ -2,8 +2,11 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, segment, tool } from "./api";
 import { FromRegistry } from "./registry";
+import { Prompts } from "./prompts";
 import { address, go } from "./route";
 import { servers } from "./state";
+import { Log } from "./serverlog";
+import { Tools, type Tool } from "./servertools";
 import * as text from "./text";
 import type { Server } from "./types";
 import { confirm, Dialog, Empty, Heading, Loading, State, Trouble, useLoaded, useTask } from "./ui";
@@ -44,21 +47,15 @@ export default function Servers({ id }: { id?: string }) {
         ))}
       </ul>
       {finding && <FromRegistry close={() => setFinding(false)} />}
+      {!!all?.length && <Prompts />}
       {adding && <Add close={() => setAdding(false)} />}
     </>
   );
 }
 
-interface Tool {
-  remote: string;
-  key: string;
-  raw?: { description?: string };
-  held?: string;
-}
-
 function One({ server: s }: { server: Server }) {
   const id = s.connectionId;
-  const details = useLoaded(id + s.state + s.toolCount, () => get<{ tools: Tool[]; left_out?: string[] }>("v1/connections/" + segment(id)));
+  const details = useLoaded([id, s.state, s.toolCount, ...(s.heldTools ?? []).map((t) => t.remoteName)].join(" "), () => get<{ tools: Tool[]; left_out?: string[] }>("v1/connections/" + segment(id)));
   const [log, setLog] = useState(false);
   const task = useTask();
   const call = (name: string, args: object = {}) => void task.run(() => tool(name, { connectionId: id, ...args }));
@@ -134,34 +131,20 @@ function One({ server: s }: { server: Server }) {
       <h2>Tools</h2>
       <Trouble of={details.failed} />
       {!details.value && !details.failed && <Loading />}
-      {details.value && !details.value.tools.length && <p class="quiet">It offers no tool now.</p>}
-      <dl class="tools">
-        {details.value?.tools.map((t) => (
-          <div key={t.remote}>
-            <dt>
-              {text.name(t.remote)}
-              {t.held && <span class="state warn"> ▲ held back: {text.name(t.held)}</span>}
-            </dt>
-            <dd class="quiet">{text.lines((t.raw?.description ?? "").replace(/^\[external:[^\]]*\] ?/, "").slice(0, 600))}</dd>
-          </div>
-        ))}
-      </dl>
+      {details.value && <Tools id={id} all={details.value.tools ?? []} again={details.again} />}
+      {!!details.value?.left_out?.length && (
+        <>
+          <h2>Left out</h2>
+          <ul>
+            {details.value.left_out.map((why) => (
+              <li key={why}>{text.name(why.slice(0, 500))}</li>
+            ))}
+          </ul>
+        </>
+      )}
+      <Prompts of={id} />
       {log && <Log id={id} name={s.name} close={() => setLog(false)} />}
     </>
-  );
-}
-
-function Log({ id, name, close }: { id: string; name: string; close: () => void }) {
-  const log = useLoaded(id, () => tool<{ log: string }>("external_mcp_logs", { connectionId: id, lines: 500 }));
-  return (
-    <Dialog title={"Log of " + text.name(name)} close={close} wide>
-      <Trouble of={log.failed} />
-      {!log.value && !log.failed && <Loading />}
-      {log.value && <pre class="output" tabIndex={0}>{text.lines(log.value.log) || "(empty)"}</pre>}
-      <div class="row end">
-        <button onClick={log.again}>Reload</button>
-      </div>
-    </Dialog>
   );
 }
 

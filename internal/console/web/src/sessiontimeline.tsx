@@ -1,17 +1,14 @@
 import { useEvents } from "./state";
-import { Timeline } from "./timeline";
-import { Empty, Trouble } from "./ui";
+import { Happened } from "./timeline";
+import { Empty } from "./ui";
 
 export default function SessionTimeline({ id }: { id: string }) {
-  const { events: list, trouble } = useEvents({ session: id, limit: 200 }, 500);
+  const { events: list, came, trouble } = useEvents({ session: id, limit: 200 }, 500);
   return (
     <section aria-label="Timeline">
-      <Trouble of={trouble} />
-      {list.length ? (
-        <Timeline events={list} of="session" />
-      ) : !trouble && (
+      <Happened events={list} came={came} trouble={trouble} of="session">
         <Empty title="Nothing has happened here yet." command={`sandlot exec --session ${id} -- uname -a`} />
-      )}
+      </Happened>
     </section>
   );
 }

@@ -16,11 +16,14 @@ export interface Asked {
 }
 
 export const asked = signal<Asked[]>([]);
+export const eventsRefused = signal(false); // the list of what is refused says why
+export const questionsCame = signal(false);
 export const waiting = computed(() => asked.value.filter((a) => !a.ended));
 export const announced = signal(""); // the latest question, for screen readers
 export const sessions = signal<Session[] | null>(null);
 export const servers = signal<Server[] | null>(null);
 export const events = signal<Event[]>([]);
+export const eventsCame = signal(false); // until then nobody knows whether there are any
 export const now = signal(Date.now());
 
 const keepEvents = 200;
@@ -66,6 +69,7 @@ function onQuestion(m: any) {
     const open = new Set(list.map((q) => q.id));
     for (const a of asked.value) if (!open.has(a.question.id)) end(a.question.id, "ended");
     put(list);
+    questionsCame.value = true;
   } else if (m.change === "asked") {
     put([m.question]);
   } else {
@@ -99,38 +103,47 @@ export function collect(into: { value: Event[] }, most: number) {
   const who = me.peek();
   let pending: Event[] = [];
   let asked = 0;
-  return (e: Event) => {
+  const show = () => {
+    clearTimeout(asked);
+    asked = 0;
+    const fresh = pending.reverse();
+    pending = [];
+    if (me.peek() !== who || !fresh.length) return;
+    const newest = into.value[0]?.id ?? 0;
+    into.value = [...fresh.filter((x) => x.id > newest || newest === 0), ...into.value].slice(0, most);
+  };
+  const take = (e: Event) => {
     pending.push(e);
     if (pending.length > most) pending.shift();
-    asked ||= setTimeout(() => {
-      const fresh = pending.reverse();
-      pending = [];
-      asked = 0;
-      if (me.peek() !== who) return;
-      const newest = into.value[0]?.id ?? 0;
-      into.value = [...fresh.filter((x) => x.id > newest || newest === 0), ...into.value].slice(0, most);
-    }, 50);
+    asked ||= setTimeout(show, 50);
   };
+  return { take, show };
 }
 
-// useEvents shows the newest events of a channel, and what is wrong with them.
+// useEvents shows the newest events of a channel, whether what had happened has come, and what is wrong with them.
 export function useEvents(args: Record<string, unknown>, most: number) {
   const key = JSON.stringify(args);
   const list = useMemo(() => signal<Event[]>([]), [key]);
   const [failed, setFailed] = useState<Problem | undefined>();
   const [missing, setMissing] = useState(false);
+  const [came, setCame] = useState("");
   useEffect(() => {
     setFailed(undefined);
     setMissing(false);
+    const events = collect(list, most);
     const c = live.open("events", args, {
-      data: collect(list, most),
+      data: events.take,
+      current: () => {
+        events.show();
+        setCame(key);
+      },
       lost: () => setMissing(true),
       closed: (error) => setFailed(error),
     });
     return () => c.close();
   }, [key]);
   const trouble = failed ? new Failure(failed) : missing ? someMissing : null;
-  return { events: list.value, trouble };
+  return { events: list.value, came: came === key, trouble };
 }
 
 export const someMissing = "Some events are missing here: there were more than this page could take.";
@@ -154,7 +167,7 @@ export function start(who: Me) {
     refused.value = [];
   });
   live.start();
-  live.open("questions", {}, { data: onQuestion, closed: refuse("Questions") });
+  live.open("questions", {}, { data: onQuestion, closed: refuse("Questions", () => (questionsCame.value = true)) });
   live.open("sessions", {}, {
     data: follow(sessions, "sessions", (s: Session) => s.session_id),
     closed: refuse("Sessions", () => (sessions.value ??= [])),
@@ -163,10 +176,15 @@ export function start(who: Me) {
     data: follow(servers, "servers", (s: Server) => s.connectionId),
     closed: refuse("Servers", () => (servers.value ??= [])),
   });
+  const newest = collect(events, keepEvents);
   live.open("events", { limit: 100 }, {
-    data: collect(events, keepEvents),
+    data: newest.take,
+    current: () => {
+      newest.show();
+      eventsCame.value = true;
+    },
     lost: () => (missing.value = true),
-    closed: refuse("Events"),
+    closed: refuse("Events", () => (eventsRefused.value = true)),
   });
 }
 
@@ -179,7 +197,7 @@ export function stop(why: string) {
     events.value = [];
     announced.value = "";
     refused.value = [];
-    missing.value = false;
+    missing.value = eventsCame.value = eventsRefused.value = questionsCame.value = false;
     loggedOut.value = why;
   });
 }

@@ -1,9 +1,10 @@
 // Events as rows.
+import type { ComponentChildren } from "preact";
 import { me } from "./state";
 import { address } from "./route";
 import * as text from "./text";
 import type { Event } from "./types";
-import { State } from "./ui";
+import { Loading, State, Trouble } from "./ui";
 import { sessionOf, titleOf } from "./state";
 
 function what(e: Event) {
@@ -14,7 +15,19 @@ function what(e: Event) {
   return s;
 }
 
-export function Timeline({ events, of }: { events: Event[]; of?: "session" }) {
+// Happened shows events or, once it is known that there are none, what fills the place.
+export function Happened(p: {
+  events: Event[]; came: boolean; trouble?: unknown; of?: "session"; children: ComponentChildren;
+}) {
+  return (
+    <>
+      <Trouble of={p.trouble} />
+      {p.events.length ? <Timeline events={p.events} of={p.of} /> : !p.trouble && (p.came ? p.children : <Loading />)}
+    </>
+  );
+}
+
+function Timeline({ events, of }: { events: Event[]; of?: "session" }) {
   return (
     <ol class="timeline">
       {events.map((e) => (
