@@ -28,6 +28,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
+	"sandlot/internal/policy"
 	"sandlot/internal/pool"
 	"sandlot/internal/port"
 	"sandlot/internal/question"
@@ -319,7 +320,10 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 	m.hub.Open(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
 		Ports: a.ports, Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
 		Terminals: terminals, Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts, Quotas: a.quotas,
-		Rules: &a.rules, Questions: questions, Log: a.log,
+		Rules: &a.rules, Questions: questions, Tokens: a.store, Log: a.log,
+		Consent: func(q policy.Question, v policy.Verdict) policy.Verdict {
+			return consentVerdict(a.active.Load().Config, q, v)
+		},
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
 		NetworkHold:     func() time.Duration { return a.active.Load().Network.Hold },
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -56,6 +57,10 @@ type Config struct {
 	Terminals *tty.Registry
 	// Templates has the templates; nil: the server has none.
 	Templates *template.Set
+	// Tokens has the tokens of all users; nil: none are made here.
+	Tokens auth.Store
+	// Consent returns the verdict about an operation about which no rule decides; nil: the one that it gets.
+	Consent func(policy.Question, policy.Verdict) policy.Verdict
 	// Restorer restores backups of the database.
 	Restorer Restorer
 	// Network returns the network settings of all sessions.
@@ -81,6 +86,7 @@ type Hub struct {
 	resourceReaders []tool.ResourceReader
 	external        tool.External // third-party servers; nil: none
 	asking          asking
+	tokenMu         sync.Mutex // held while a token is made: a user has at most maxTokens
 }
 
 // New returns a hub that is open.

@@ -41,6 +41,14 @@ var (
 	ReadSessionNetwork = newOp(policy.NetworkRead, (*Hub).readSessionNetwork)
 	ChangeNetwork      = newOp(policy.NetworkChange, (*Hub).changeNetwork)
 
+	ListTokens  = newOp(policy.TokenList, (*Hub).listTokens)
+	CreateToken = newOp(policy.TokenCreate, (*Hub).createToken)
+	RevokeToken = newOp(policy.TokenRevoke, (*Hub).revokeToken)
+	ListUsers   = newOp(policy.UserList, (*Hub).listUsers)
+
+	ReadRules   = newOp(policy.PolicyRead, (*Hub).readRules)
+	CheckPolicy = newOp(policy.PolicyCheck, (*Hub).checkPolicy)
+
 	ReadQuota = newOp(policy.QuotaRead, (*Hub).readQuota)
 
 	ListQuestions  = newOp(policy.QuestionList, (*Hub).listQuestions)

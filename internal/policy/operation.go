@@ -92,6 +92,15 @@ const (
 	NetworkChange  Operation = "network.change"
 	NetworkReach   Operation = "network.reach" // by a program in a sandbox
 
+	TokenList   Operation = "token.list"
+	TokenCreate Operation = "token.create"
+	TokenRevoke Operation = "token.revoke"
+
+	UserList Operation = "user.list" // all users, with their tokens and what they have
+
+	PolicyRead  Operation = "policy.read"  // the rules that are about a principal
+	PolicyCheck Operation = "policy.check" // what the rules decide about an operation
+
 	QuotaRead Operation = "quota.read" // what a principal may have, and uses
 
 	QuestionList   Operation = "question.list"
@@ -159,6 +168,12 @@ var table = map[Operation]rule{
 
 	QuotaRead: {operatorsMayForOthers: true},
 
+	TokenList:   {operatorsMayForOthers: true},
+	TokenCreate: {changes: true, operatorsMayForOthers: true},
+	TokenRevoke: {changes: true, operatorsMayForOthers: true},
+	UserList:    {role: auth.Operator, deniedAct: "see all users"},
+	PolicyRead:  {operatorsMayForOthers: true}, PolicyCheck: {operatorsMayForOthers: true},
+
 	QuestionList:   reads,
 	QuestionAnswer: {changes: true, operatorsMayForOthers: true},
 	QuestionForget: {changes: true, operatorsMayForOthers: true},
@@ -199,7 +214,8 @@ func (o Operation) Changes() bool { return table[o].changes }
 var polled = map[Operation]bool{
 	SessionList: true, SnapshotList: true, VolumeList: true, ProcessList: true, MCPList: true, MCPInspect: true,
 	SecretList: true, NetworkRead: true, NetworkReadAll: true, QuotaRead: true, QuestionList: true, TemplateList: true,
-	DatabaseRead: true, MetricsRead: true, EventRead: true, PrincipalRead: true,
+	DatabaseRead: true, MetricsRead: true, EventRead: true, PrincipalRead: true, TokenList: true, UserList: true,
+	PolicyRead: true, PolicyCheck: true,
 }
 
 // Polled reports whether faces repeat the operation. It changes nothing, and says nothing that a sandbox or a third-party
@@ -213,7 +229,7 @@ var unasked = map[Operation]bool{
 	ResourceList: true, ResourceSubscribe: true, CompletionComplete: true, PortVisit: true, LoginBegin: true,
 	LoginFinish: true, QuestionList: true, QuestionAnswer: true, QuestionForget: true, EventRead: true,
 	MetricsRead: true, HealthRead: true, ConsoleRead: true, ConsoleLink: true, ConsoleLogin: true, ConsoleLogout: true,
-	PrincipalRead: true,
+	PrincipalRead: true, PolicyRead: true, PolicyCheck: true,
 }
 
 // ofNobody reports whether the operation has no principal, ever.

@@ -597,6 +597,15 @@ func (s *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Inf
 // Live counts the sessions that have a sandbox.
 func (s *Sessions) Live() int { return len(s.filter(current.hasSandbox)) }
 
+// CountByOwner returns how many sessions each principal has, asleep ones too.
+func (s *Sessions) CountByOwner() map[string]int {
+	counts := map[string]int{}
+	for _, session := range s.all() {
+		counts[session.record().Owner]++
+	}
+	return counts
+}
+
 // Prewarm boots the home of a principal who has connected, so that the first call need not
 // wait for it. It does so only while there is room: no other session ends for it.
 func (s *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
