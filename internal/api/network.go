@@ -2,12 +2,32 @@ package api
 
 import (
 	"net/http"
+	"strconv"
 
+	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 )
 
 func quotaOwner(_ http.ResponseWriter, r *http.Request) (hub.QuotaOwner, error) {
 	return hub.QuotaOwner(r.URL.Query().Get("principal")), nil
+}
+
+func usageQuery(w http.ResponseWriter, r *http.Request) (hub.UsageQuery, error) {
+	days, err := usageDays(w, r)
+	return hub.UsageQuery{Principal: r.URL.Query().Get("principal"), Days: int(days)}, err
+}
+
+func usageDays(_ http.ResponseWriter, r *http.Request) (hub.UsageDays, error) {
+	text := r.URL.Query().Get("days")
+	if text == "" {
+		return 0, nil
+	}
+	days, err := strconv.Atoi(text)
+	if err != nil || days == 0 {
+		return 0, fault.Argument("days", "days is %q: it has to be a number from 1 to %d", fault.Clip(text),
+			hub.MaxUsageDays)
+	}
+	return hub.UsageDays(days), nil
 }
 
 func tokenOwner(_ http.ResponseWriter, r *http.Request) (hub.TokenOwner, error) {

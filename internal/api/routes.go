@@ -72,6 +72,8 @@ func (s *Server) routes() []route {
 		{"GET /v1/tokens", principals, policy.TokenList, operation(s, hub.ListTokens, tokenOwner)},
 		{"POST /v1/tokens", principals, policy.TokenCreate, operation(s, hub.CreateToken, newToken)},
 		{"DELETE /v1/tokens/{id}", principals, policy.TokenRevoke, operation(s, hub.RevokeToken, tokenID)},
+		{"GET /v1/usage", principals, policy.UsageRead, operation(s, hub.ReadUsage, usageQuery)},
+		{"GET /v1/usage/all", principals, policy.UsageReadAll, operation(s, hub.ReadAllUsage, usageDays)},
 		{"GET /v1/users", principals, policy.UserList, operation(s, hub.ListUsers, noInput)},
 		{"GET /v1/policy", principals, policy.PolicyRead, operation(s, hub.ReadRules, rulesOwner)},
 		{"POST /v1/policy/check", principals, policy.PolicyCheck, operation(s, hub.CheckPolicy, policyCheck)},

@@ -232,7 +232,7 @@ func TestPolicyCheck(t *testing.T) {
 		}
 	}
 	if a := check(eve, `{"operation": "network.reach", "detail": "good.example:443", "principal": "bob"}`); a.json()["effect"] !=
-		"deny" || a.json()["place"] != "sandlot.yaml:7" {
+		"deny" || a.json()["place"] != "sandlot.yaml:7" || a.json()["rule"] != "deny bob network.reach *" {
 		t.Errorf("for an operator: %s", a.body)
 	}
 	rules := do(e.Handler(), "GET", "/v1/policy", "", "Authorization", ann)
@@ -252,5 +252,33 @@ func TestPolicyCheck(t *testing.T) {
 	e.Hub.Rules.Set(policy.Compile(nil))
 	if a := check(ann, `{"operation": "shell.execute", "detail": "curl x"}`); a.json()["effect"] != "allow" {
 		t.Errorf("after a change of the rules: %s", a.body)
+	}
+}
+
+// Everybody reads their own usage, and operators everybody's.
+func TestUsage(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
+	ann, bob := e.token("ann"), e.token("bob")
+	tok, eve := e.tokenWith(auth.NewToken{User: "eve", Roles: []auth.Role{auth.Operator}})
+	for _, c := range []struct {
+		who, path string
+		status    int
+	}{{ann, "/v1/usage", 200}, {ann, "/v1/usage?days=90", 200}, {ann, "/v1/usage?principal=user:ann", 200},
+		{bob, "/v1/usage?principal=ann", 404}, {bob, "/v1/usage/all", 403}, {eve, "/v1/usage?principal=ann", 200},
+		{eve, "/v1/usage?principal=%20", 404}, {eve, "/v1/usage/all?days=1", 200}, {ann, "/v1/usage?days=91", 400},
+		{ann, "/v1/usage?days=0", 400}, {ann, "/v1/usage?days=x", 400}, {"", "/v1/usage", 401}} {
+		var header []string
+		if c.who != "" {
+			header = []string{"Authorization", c.who}
+		}
+		if a := do(e.Handler(), "GET", c.path, "", header...); a.StatusCode != c.status {
+			t.Errorf("%s: %d %s, want %d", c.path, a.StatusCode, a.body, c.status)
+		}
+	}
+	if err := e.tokens.RemoveToken(t.Context(), tok.ID); err != nil {
+		t.Fatal(err)
+	}
+	if a := do(e.Handler(), "GET", "/v1/usage/all", "", "Authorization", eve); a.StatusCode != 401 {
+		t.Errorf("a revoked token: %d", a.StatusCode)
 	}
 }

@@ -222,8 +222,9 @@ func (m maker) openSessions(s *sandboxes, r records, t templating) {
 		Hibernation: hibernation(c.Hibernate), AgentTimeout: 10 * time.Second}
 	s.snapshots = snapshot.New(snapshot.Config{Store: r.store, Log: m.log, DiskBytes: rules.Hibernation.DiskBytes,
 		Permits: m.hub})
-	s.sessions = session.New(session.Config{Pool: s.pool, Store: r.store, Log: m.log, Egress: s.egress,
-		Bound: boundSettings{s.bound, t.registries.Certificates()}, Sealer: s.vault, Quotas: m.now.quotas,
+	s.sessions = session.New(session.Config{Pool: s.pool, Store: r.store, HistoryStore: r.store, Log: m.log,
+		Egress: s.egress,
+		Bound:  boundSettings{s.bound, t.registries.Certificates()}, Sealer: s.vault, Quotas: m.now.quotas,
 		Events: r.events, Rules: rules, Permits: m.hub, Keeper: s.snapshots})
 	s.snapshots.Sessions = s.sessions
 }

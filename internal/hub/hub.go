@@ -339,6 +339,9 @@ func (a *ActiveRequest) publish(outcome string, duration time.Duration) {
 		(r.Resource.Owner == r.Principal.ID || secret.IsID(r.Resource.ID)) { // clients may request any text
 		session = r.Resource.ID
 	}
+	if a.hub.Sessions != nil && outcome != event.Started && r.Operation != policy.PortVisit {
+		a.hub.Sessions.CountCall(r.Principal.ID, session)
+	}
 	a.hub.Events.Publish(event.Event{Time: a.start.Add(duration), Kind: event.Call, Principal: r.Principal.ID,
 		Session: session, Operation: string(r.Operation), Name: r.Name, Outcome: outcome, Duration: duration,
 		Origin: a.origin, RequestBytes: a.received.Load(), AnswerBytes: a.sent.Load(),

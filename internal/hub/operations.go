@@ -49,6 +49,9 @@ var (
 	ReadRules   = newOp(policy.PolicyRead, (*Hub).readRules)
 	CheckPolicy = newOp(policy.PolicyCheck, (*Hub).checkPolicy)
 
+	ReadUsage    = newOp(policy.UsageRead, (*Hub).readUsage)
+	ReadAllUsage = newOp(policy.UsageReadAll, (*Hub).readAllUsage)
+
 	ReadQuota = newOp(policy.QuotaRead, (*Hub).readQuota)
 
 	ListQuestions  = newOp(policy.QuestionList, (*Hub).listQuestions)

@@ -126,22 +126,22 @@ func (h *Hub) checkPolicy(_ context.Context, p auth.Principal, c PolicyCheck) (P
 		}
 		of.Roles = auth.NewRoles(c.Roles...)
 	}
-	v, err := h.verdict(of, c)
+	v, err := h.verdict(of, c, p.HasRole(auth.Operator))
 	if err == nil && !p.HasRole(auth.Operator) {
 		v.Place = "" // what stands in a rule is the operator's to know
 	}
 	return v, err
 }
 
-// verdict returns what the door decides about a request of a principal.
-func (h *Hub) verdict(of auth.Principal, c PolicyCheck) (PolicyVerdict, error) {
+// verdict returns what the door decides about a request of a principal. Without whole, its rule names nobody.
+func (h *Hub) verdict(of auth.Principal, c PolicyCheck, whole bool) (PolicyVerdict, error) {
 	if c.Operation == policy.NetworkReach {
-		return h.reachVerdict(auth.OnBehalfOf(of.ID), c)
+		return h.reachVerdict(auth.OnBehalfOf(of.ID), c, whole)
 	}
 	r := Request{Principal: of, Operation: c.Operation, Detail: c.Detail}
 	q := policy.Question{Principal: of, Operation: c.Operation, Detail: c.Detail}
 	d := h.decide(r)
-	v := h.namedVerdict(q, d)
+	v := newVerdict(q, d, whole)
 	if d.Effect == policy.Allow && d.Rule == nil && h.Consent != nil {
 		v.Verdict = h.Consent(q, v.Verdict)
 	}
@@ -151,10 +151,10 @@ func (h *Hub) verdict(of auth.Principal, c PolicyCheck) (PolicyVerdict, error) {
 	return v, nil
 }
 
-// namedVerdict returns the verdict of a decision. Its rule names nobody.
-func (h *Hub) namedVerdict(q policy.Question, d policy.Decision) PolicyVerdict {
+// newVerdict returns the verdict of a decision.
+func newVerdict(q policy.Question, d policy.Decision, whole bool) PolicyVerdict {
 	v := PolicyVerdict{Verdict: policy.NewVerdict(q, d)}
-	if d.Rule != nil {
+	if d.Rule != nil && !whole {
 		v.Rule = d.Rule.Anonymous()
 	}
 	return v
@@ -176,10 +176,10 @@ func (h *Hub) storedAnswer(about question.Subject, session string) string {
 
 // reachVerdict returns what would happen to a connection of a program to a host: first the rules decide, then the
 // settings of the network.
-func (h *Hub) reachVerdict(p auth.Principal, c PolicyCheck) (v PolicyVerdict, err error) {
+func (h *Hub) reachVerdict(p auth.Principal, c PolicyCheck, whole bool) (v PolicyVerdict, err error) {
 	r := Request{Principal: p, Operation: policy.NetworkReach, Detail: c.Detail}
 	d := h.decide(r)
-	v = h.namedVerdict(policy.Question{Principal: p, Operation: r.Operation, Detail: r.Detail}, d)
+	v = newVerdict(policy.Question{Principal: p, Operation: r.Operation, Detail: r.Detail}, d, whole)
 	network, session, err := h.networkOf(p, c.Session)
 	if err != nil || network == nil {
 		return v, err

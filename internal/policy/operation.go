@@ -101,6 +101,9 @@ const (
 	PolicyRead  Operation = "policy.read"  // the rules that are about a principal
 	PolicyCheck Operation = "policy.check" // what the rules decide about an operation
 
+	UsageRead    Operation = "usage.read"     // what a principal has used on past days
+	UsageReadAll Operation = "usage.read_all" // what all have
+
 	QuotaRead Operation = "quota.read" // what a principal may have, and uses
 
 	QuestionList   Operation = "question.list"
@@ -168,11 +171,13 @@ var table = map[Operation]rule{
 
 	QuotaRead: {operatorsMayForOthers: true},
 
-	TokenList:   {operatorsMayForOthers: true},
-	TokenCreate: {changes: true, operatorsMayForOthers: true},
-	TokenRevoke: {changes: true, operatorsMayForOthers: true},
-	UserList:    {role: auth.Operator, deniedAct: "see all users"},
-	PolicyRead:  {operatorsMayForOthers: true}, PolicyCheck: {operatorsMayForOthers: true},
+	TokenList:    {operatorsMayForOthers: true},
+	TokenCreate:  {changes: true, operatorsMayForOthers: true},
+	TokenRevoke:  {changes: true, operatorsMayForOthers: true},
+	UsageRead:    {operatorsMayForOthers: true},
+	UsageReadAll: {role: auth.Operator, deniedAct: "see what all users have used"},
+	UserList:     {role: auth.Operator, deniedAct: "see all users"},
+	PolicyRead:   {operatorsMayForOthers: true}, PolicyCheck: {operatorsMayForOthers: true},
 
 	QuestionList:   reads,
 	QuestionAnswer: {changes: true, operatorsMayForOthers: true},
@@ -215,7 +220,7 @@ var polled = map[Operation]bool{
 	SessionList: true, SnapshotList: true, VolumeList: true, ProcessList: true, MCPList: true, MCPInspect: true,
 	SecretList: true, NetworkRead: true, NetworkReadAll: true, QuotaRead: true, QuestionList: true, TemplateList: true,
 	DatabaseRead: true, MetricsRead: true, EventRead: true, PrincipalRead: true, TokenList: true, UserList: true,
-	PolicyRead: true, PolicyCheck: true,
+	PolicyRead: true, PolicyCheck: true, UsageRead: true, UsageReadAll: true,
 }
 
 // Polled reports whether faces repeat the operation. It changes nothing, and says nothing that a sandbox or a third-party
