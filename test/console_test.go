@@ -855,6 +855,8 @@ func (c *consoleScreens) access(x *tab) {
 	evaluate[bool](x, "location.hash = '#/operator', true")
 	x.see(`document.querySelector("[data-user='user:ann']")`)
 	x.see(`document.querySelector("[data-usage]")`)
+	x.click("Make a backup")
+	x.see(`document.querySelector("[data-backup]")`)
 	x.fill("#check-user", "user:bob")
 	x.fill("#check-detail", "evil.example:443")
 	x.click("Check")

@@ -40,7 +40,7 @@ func (s *Server) respond(e endpoint) http.HandlerFunc {
 		switch v := v.(type) {
 		case nil:
 			w.WriteHeader(http.StatusNoContent)
-		case hub.Session, hub.MadeToken:
+		case hub.Session, hub.MadeToken, hub.Backup:
 			writeJSON(w, http.StatusCreated, v)
 		case protocol.TemplateRequested:
 			w.Header().Set("Location", v.Progress)

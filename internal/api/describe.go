@@ -318,6 +318,11 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 				"It is going to be built; the list shows how far it is.", nil)}},
 		"GET /v1/database": {Summary: "Which backup was restored last; needs the role `operator`",
 			Answers: answers[hub.Database]("The last restore.", nil)},
+		"GET /v1/backups": {Summary: "List the backups in the state folder; needs the role `operator`",
+			ID: "database.read.backups", Answers: answers[hub.BackupList]("The backups.", nil)},
+		"POST /v1/backups": {Summary: "Make a backup in the state folder; needs the role `operator`",
+			Text:    "As `sandlot backup` does: the files of workspaces, and the keys, are not in it. There may be 50.",
+			Answers: map[int]openapi.Answer{http.StatusCreated: openapi.Answers[hub.Backup]("It is made.", nil)}},
 		"PUT /v1/database": {Summary: "Restore a backup; needs the role `operator`",
 			Errors: []int{http.StatusBadRequest, http.StatusLengthRequired},
 			Text: "The body is a file that `sandlot backup` has written, with a `Content-Length`. It is checked whole " +

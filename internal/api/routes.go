@@ -106,6 +106,8 @@ func (s *Server) routes() []route {
 		{"POST /v1/templates/{name}/build", principals, policy.TemplateBuild,
 			operation(s, hub.BuildTemplate, templateName, templateRequested)},
 		{"GET /v1/database", principals, policy.DatabaseRead, operation(s, hub.ReadDatabase, noInput)},
+		{"GET /v1/backups", principals, policy.DatabaseRead, operation(s, hub.ListBackups, noInput)},
+		{"POST /v1/backups", principals, policy.DatabaseBackup, operation(s, hub.MakeBackup, noInput)},
 		{"PUT /v1/database", principals, policy.DatabaseRestore, s.restore},
 		{"GET /v1/live", principals, policy.ClientConnect, s.stream(s.serveLive)},
 		{"GET /v1/events", principals, policy.EventRead, s.stream(s.events)},

@@ -282,3 +282,31 @@ func TestUsage(t *testing.T) {
 		t.Errorf("a revoked token: %d", a.StatusCode)
 	}
 }
+
+// An event of a request that policy refused says why: the rule's place, the scope, or the role. One of a request for
+// what belongs to somebody else says nothing.
+func TestRefusalsInEvents(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true}, func(c *hub.Config) {
+		c.Rules = rulesOf(t, "deny ann quota.read", "ask ann session.stop")
+	})
+	ann := e.token("ann")
+	_, narrow := e.tokenWith(auth.NewToken{User: "ann", Scope: "session.list event.read"})
+	id, _ := do(e.Handler(), "POST", "/v1/sessions", `{}`, "Authorization", ann).json()["session_id"].(string)
+	for _, c := range []struct{ token, method, path, refused string }{
+		{ann, "GET", "/v1/quota", `{"cause":"denied_by_rule","rule":"sandlot.yaml:7"}`},
+		{ann, "DELETE", "/v1/sessions/" + id, `{"cause":"not_agreed","rule":"sandlot.yaml:7"}`},
+		{ann, "GET", "/v1/network", `{"cause":"needs_role"}`},
+		{narrow, "POST", "/v1/sessions", `{"cause":"out_of_scope"}`},
+		{ann, "GET", "/v1/tokens?principal=bob", ``},
+	} {
+		if a := do(e.Handler(), c.method, c.path, "", "Authorization", c.token); a.StatusCode < 400 {
+			t.Fatalf("%s: %d", c.path, a.StatusCode)
+		}
+		events := do(e.Handler(), "GET", "/v1/events?follow=false", "", "Authorization", ann).body
+		last := events[strings.LastIndex(events, "data: "):]
+		_, refused, has := strings.Cut(last, `"refused":`)
+		if has != (c.refused != "") || !strings.HasPrefix(refused, c.refused) {
+			t.Errorf("%s: %s, want %s", c.path, last, c.refused)
+		}
+	}
+}

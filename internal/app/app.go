@@ -320,7 +320,8 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 	}
 	m.hub.Open(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
 		Ports: a.ports, Servers: a.servers, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
-		Terminals: terminals, Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts, Quotas: a.quotas,
+		Terminals: terminals, Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts,
+		Backups: &backups{c: m.c}, Quotas: a.quotas,
 		Rules: &a.rules, Questions: questions, Tokens: a.store, Log: a.log,
 		Consent: func(q policy.Question, v policy.Verdict) policy.Verdict {
 			return consentVerdict(a.active.Load().Config, q, v)

@@ -63,6 +63,8 @@ type Config struct {
 	Consent func(policy.Question, policy.Verdict) policy.Verdict
 	// Restorer restores backups of the database.
 	Restorer Restorer
+	// Backups makes backups of the database.
+	Backups Backups
 	// Network returns the network settings of all sessions.
 	Network func() NetworkState
 	// Quotas has how many calls each principal may make; nil: any number.
@@ -237,6 +239,7 @@ type ActiveRequest struct {
 	session  string // for the event; empty: the request's resource, if it is a session
 	outcome  string
 	silent   bool // its success is no event
+	refused  event.Refused
 	origin   event.Origin
 	// received and sent are the sizes for the event, in bytes.
 	received, sent atomic.Int64
@@ -271,8 +274,31 @@ func (h *Hub) authorize(ctx context.Context, r Request) (*ActiveRequest, error) 
 			err = unknown
 		}
 	}
+	a.refused = refusedBy(d, err)
 	a.publish(fault.From(err).Code(), 0)
 	return nil, err
+}
+
+// refusedBy returns why policy has refused a request, for its event; the zero value: by no rule, scope or role.
+func refusedBy(d policy.Decision, err error) (r event.Refused) {
+	f := fault.From(err)
+	if d.Rule != nil {
+		r.Rule = d.Rule.Place // what stands in it is the operator's to know
+	}
+	switch {
+	case d.Effect == policy.Refuse && d.Rule != nil:
+		r.Cause = event.DeniedByRule
+	case d.Effect == policy.Ask && f.Kind == fault.Forbidden:
+		r.Cause = event.NotAgreed
+		r.Question, _ = f.Context["question"].(string)
+	case f.Context["required_scope"] != nil:
+		r.Cause = event.OutOfScope
+	case f.Context["role"] != nil:
+		r.Cause = event.NeedsRole
+	default:
+		return event.Refused{}
+	}
+	return r
 }
 
 // Begin authorizes a request that lasts until the ActiveRequest's Close.
@@ -302,7 +328,10 @@ func begin[T any](ctx context.Context, h *Hub, r Request,
 // the request.
 func (a *ActiveRequest) decide(ctx context.Context, detail string) error {
 	a.request.Detail, a.request.DetailFollows = detail, false
-	_, err := a.hub.permit(ctx, a.request)
+	d, err := a.hub.permit(ctx, a.request)
+	if err != nil {
+		a.refused = refusedBy(d, err)
+	}
 	return a.Fail(err)
 }
 
@@ -345,7 +374,7 @@ func (a *ActiveRequest) publish(outcome string, duration time.Duration) {
 	a.hub.Events.Publish(event.Event{Time: a.start.Add(duration), Kind: event.Call, Principal: r.Principal.ID,
 		Session: session, Operation: string(r.Operation), Name: r.Name, Outcome: outcome, Duration: duration,
 		Origin: a.origin, RequestBytes: a.received.Load(), AnswerBytes: a.sent.Load(),
-		ByOthers: r.Operation == policy.PortVisit})
+		Refused: a.refused, ByOthers: r.Operation == policy.PortVisit})
 }
 
 // outcomePanicked is the outcome of a request whose handler panicked.

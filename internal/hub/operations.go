@@ -62,6 +62,8 @@ var (
 	BuildTemplate = newOp(policy.TemplateBuild, (*Hub).buildTemplate)
 
 	ReadDatabase = newOp(policy.DatabaseRead, (*Hub).readDatabase)
+	ListBackups  = newOp(policy.DatabaseRead, (*Hub).listBackups)
+	MakeBackup   = newOp(policy.DatabaseBackup, (*Hub).makeBackup)
 
 	ListSecrets  = newOp(policy.SecretList, (*Hub).listSecrets)
 	SetSecret    = newOp(policy.SecretSet, (*Hub).setSecret)

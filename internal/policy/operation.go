@@ -114,6 +114,7 @@ const (
 	TemplateBuild Operation = "template.build"
 
 	DatabaseRead    Operation = "database.read"    // which backup was restored last
+	DatabaseBackup  Operation = "database.backup"  // write all that is stored to a file on the server
 	DatabaseRestore Operation = "database.restore" // replace all that is stored by a backup
 
 	EventRead   Operation = "event.read"
@@ -186,7 +187,8 @@ var table = map[Operation]rule{
 	TemplateList:  reads,
 	TemplateBuild: {role: auth.Operator, deniedAct: "build the templates of all users", changes: true},
 
-	DatabaseRead: {role: auth.Operator, deniedAct: "see which backup was restored"},
+	DatabaseRead:   {role: auth.Operator, deniedAct: "see which backup was restored"},
+	DatabaseBackup: {role: auth.Operator, deniedAct: "make a backup, which has the data of all users", changes: true},
 	DatabaseRestore: {role: auth.Operator, deniedAct: "restore a backup, which has the data of all users",
 		changes: true},
 

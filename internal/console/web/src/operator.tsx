@@ -34,6 +34,7 @@ export default function Operator() {
       <Answers all />
       <Templates />
       <Network />
+      <Backups />
       <Usage all />
     </>
   );
@@ -165,6 +166,44 @@ function Network() {
           )}
         </dl>
       )}
+    </section>
+  );
+}
+
+interface Backup {
+  file: string;
+  bytes: number;
+  time: string;
+}
+
+function Backups() {
+  const list = useLoaded("", async () => (await get<{ backups: Backup[] }>("v1/backups")).backups);
+  const task = useTask();
+  const make = () =>
+    void task.run(async () => {
+      await json("POST", "v1/backups");
+      list.again();
+    });
+  return (
+    <section aria-labelledby="backups">
+      <div class="row">
+        <h2 id="backups">Backups</h2>
+        <button class="small" disabled={task.busy} onClick={make}>
+          {task.busy ? "Working …" : "Make a backup"}
+        </button>
+      </div>
+      <Trouble of={list.failed ?? task.failed} />
+      <p class="quiet">Of the database, on the server. Not in it: the files of workspaces, and the key of secrets.</p>
+      <ul class="plainlist">
+        {list.value?.map((b) => (
+          <li key={b.file} class="row" data-backup>
+            <code>{text.name(b.file)}</code>
+            <span class="quiet">
+              {text.size(b.bytes)}, {text.full(b.time)}
+            </span>
+          </li>
+        ))}
+      </ul>
     </section>
   );
 }
