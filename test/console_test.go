@@ -717,6 +717,8 @@ var consolePages = []struct{ name, path, shows string }{
 	{"server", "servers/SERVER", "Restarts"},
 	{"activity", "activity", "shell.execute"},
 	{"connect", "connect", "Another browser"},
+	{"access", "access", "What you have used"},
+	{"operator", "operator", "What all have used"},
 }
 
 // TestConsoleScreens looks at each screen, dark and light, narrow and wide: axe-core finds nothing, nothing is cut off at
@@ -724,7 +726,7 @@ var consolePages = []struct{ name, path, shows string }{
 func TestConsoleScreens(t *testing.T) {
 	t.Parallel()
 	s := prepare(t)
-	s.settings("policy:\n  rules:\n    - ask * shell.execute *ask-me*\n")
+	s.settings("policy:\n  rules:\n    - ask * shell.execute *ask-me*\n    - deny * network.reach evil.example:*\n")
 	s.begin(nil)
 	browsers := newBrowsers(t)
 	c := &consoleScreens{t: t, server: s, folder: os.Getenv("SANDLOT_PICTURES")}
@@ -737,7 +739,7 @@ func TestConsoleScreens(t *testing.T) {
 	out.expect("401")
 	out.open(s.URL + "/")
 	out.shows("What happens") // without a token nobody has to log in
-	token := s.token("ann")
+	token := s.token("ann", "--role", "operator")
 	out.open(s.URL + "/console/")
 	out.shows("With a token")
 	c.look(out, "login")
@@ -763,6 +765,7 @@ func TestConsoleScreens(t *testing.T) {
 	}
 	c.goesBack(x, token)
 	c.dialogs(x)
+	c.access(x)
 	c.offline(x, empty, out)
 }
 
@@ -851,6 +854,62 @@ func (c *consoleScreens) goesBack(x *tab, token string) {
 	x.see(`document.querySelector("dialog[open]")`)
 	x.see(`(` + named("dialog button.danger", "Remove") + `).click() === undefined`)
 	x.shows("No snapshot of this session.")
+}
+
+// access uses what the screens Access and Operator have.
+func (c *consoleScreens) access(x *tab) {
+	evaluate[bool](x, "location.hash = '#/access', true")
+	x.fill("#check-detail", "evil.example:443")
+	x.click("Check")
+	x.see(`document.querySelector("[data-verdict=deny]")?.innerText.includes("network.reach evil.example:*")`)
+	c.look(x, "access-verdict")
+	x.fill("#check-operation", "session.list")
+	x.fill("#check-detail", "")
+	x.click("Check")
+	x.see(`document.querySelector("[data-verdict=allow]")`)
+	x.click("Add a secret")
+	x.fill("#secret-name", "SEARCH_KEY")
+	x.fill("#secret-value", "hunter2")
+	x.fill("#secret-hosts", "api.example.com")
+	c.look(x, "access-secret")
+	x.click("Store it")
+	x.see(`document.querySelector("[data-secret=SEARCH_KEY]")?.innerText.includes("api.example.com")`)
+	if strings.Contains(x.text(), "hunter2") {
+		c.t.Error("the value of a secret is shown")
+	}
+	x.click("New token")
+	x.fill("#token-scope", "session.list")
+	x.fill("#token-expires", "1h")
+	c.look(x, "access-token")
+	x.click("Make it")
+	x.see(`document.querySelector("[data-made] pre")`)
+	made := evaluate[string](x, `document.querySelector("[data-made] pre").innerText`)
+	id := evaluate[string](x, `document.querySelector("[data-made]").dataset.made`)
+	c.look(x, "access-made")
+	x.click("I have it")
+	use := func(path string) int {
+		status, _, _ := c.request("GET", path, nil, "Authorization", "Bearer "+made)
+		return status
+	}
+	if a, b := use("/v1/sessions"), use("/v1/secrets"); a != 200 || b != 403 {
+		c.t.Errorf("with the new token: %d, and beyond its scope %d", a, b)
+	}
+	x.click("Revoke " + id)
+	x.click("Revoke")
+	x.see("!document.querySelector(" + quoted("[data-token="+id+"]") + ")")
+	if a := use("/v1/sessions"); a != 401 {
+		c.t.Errorf("with the revoked token: %d", a)
+	}
+	x.see(`document.querySelector("[data-usage]")`)
+	evaluate[bool](x, "location.hash = '#/operator', true")
+	x.see(`document.querySelector("[data-user='user:ann']")`)
+	x.see(`document.querySelector("[data-usage]")`)
+	x.click("Make a backup")
+	x.see(`document.querySelector("[data-backup]")`)
+	x.fill("#check-user", "user:bob")
+	x.fill("#check-detail", "evil.example:443")
+	x.click("Check")
+	x.see(`document.querySelector("[data-verdict=deny]")?.innerText.includes("deny * network.reach")`)
 }
 
 // dialogs looks at what opens over a screen, by the keyboard.

@@ -1,7 +1,9 @@
 package test
 
 import (
+	"encoding/json"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -154,5 +156,65 @@ func TestReadQuota(t *testing.T) {
 	}
 	if out, errs, code := s.cli("quota", "--user", "a/b/c"); code == 0 {
 		t.Errorf("a wrong name: %s %s", out, errs)
+	}
+}
+
+// TestUsage: what a session has used is there by day, over a clean stop of the server too, once and not twice, for its
+// user, and for operators.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	ann, bob := s.token("ann"), s.token("bob")
+	agent := s.connect(older, ann, nil)
+	session := agent.call("execute_code", args{"code": "x = 0\nfor i in range(20_000_000): x += i\nprint(x)"}).session()
+	type row struct {
+		Day, Principal string
+		Session        string  `json:"session_id"`
+		CPU            float64 `json:"cpu_seconds"`
+		Memory         int64   `json:"memory_bytes"`
+		Calls          int64
+	}
+	read := func(token, path string) (rows []row) {
+		t.Helper()
+		status, _, text := s.request("GET", path, nil, "Authorization", "Bearer "+token)
+		var all struct{ Days []row }
+		if err := json.Unmarshal([]byte(text), &all); err != nil || status != 200 {
+			t.Fatalf("%s: %d %s", path, status, text)
+		}
+		return all.Days
+	}
+	of := func() (r row) {
+		t.Helper()
+		for _, r := range read(ann, "/v1/usage") {
+			if r.Session == session {
+				return r
+			}
+		}
+		t.Fatal("the session has no usage")
+		return r
+	}
+	before := of()
+	if before.CPU < 0.1 || before.Memory < 1<<20 || before.Calls < 1 || before.Day != time.Now().UTC().Format(time.DateOnly) {
+		t.Errorf("it has used %+v", before)
+	}
+	if rows := read(bob, "/v1/usage"); slices.ContainsFunc(rows, func(r row) bool { return r.Principal != "user:bob" }) {
+		t.Errorf("bob sees %+v", rows)
+	}
+	for _, path := range []string{"/v1/usage?principal=ann", "/v1/usage/all"} {
+		if status, _, text := s.request("GET", path, nil, "Authorization", "Bearer "+bob); status != 404 && status != 403 {
+			t.Errorf("%s by another user: %d %s", path, status, text)
+		}
+	}
+	s.restart()
+	after := of()
+	if after.CPU < before.CPU || after.CPU > 2*before.CPU+5 || after.Calls < before.Calls {
+		t.Errorf("after a restart of the server: %+v, before: %+v", after, before)
+	}
+	out, errs, code := s.cli("usage", "--all")
+	if code != 0 || !regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\d +user:ann +[1-9]?[0-9.]+ s +\d+ MB`).MatchString(out) {
+		t.Errorf("sandlot usage --all: %d %s %s", code, out, errs)
+	}
+	if out, code := s.cliAs(ann, "", "usage", "--sessions"); code != 0 || !strings.Contains(out, session) {
+		t.Errorf("sandlot usage --sessions: %d %s", code, out)
 	}
 }

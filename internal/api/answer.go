@@ -40,7 +40,7 @@ func (s *Server) respond(e endpoint) http.HandlerFunc {
 		switch v := v.(type) {
 		case nil:
 			w.WriteHeader(http.StatusNoContent)
-		case hub.Session:
+		case hub.Session, hub.MadeToken, hub.Backup:
 			writeJSON(w, http.StatusCreated, v)
 		case protocol.TemplateRequested:
 			w.Header().Set("Location", v.Progress)
@@ -116,6 +116,7 @@ var (
 	serverName   = parameter[hub.ServerName]("id")
 	questionID   = parameter[hub.QuestionID]("id")
 	secretName   = parameter[hub.SecretName]("name")
+	tokenID      = parameter[hub.TokenID]("id")
 	templateName = parameter[hub.TemplateName]("name")
 )
 

@@ -65,7 +65,10 @@ func (s *tokens) PutTokenUses(context.Context, map[string]time.Time) error { ret
 func (s *tokens) RemoveToken(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = slices.DeleteFunc(s.all, func(t auth.Token) bool { return t.ID == id })
+	n := len(s.all)
+	if s.all = slices.DeleteFunc(s.all, func(t auth.Token) bool { return t.ID == id }); len(s.all) == n {
+		return auth.ErrNoToken
+	}
 	return nil
 }
 
@@ -116,6 +119,16 @@ type exposed struct{}
 func (exposed) PutPort(context.Context, port.Record) error    { return nil }
 func (exposed) Ports(context.Context) ([]port.Record, error)  { return nil, nil }
 func (exposed) RemovePort(context.Context, string, int) error { return nil }
+
+// noBackups makes none.
+type noBackups struct{}
+
+func (noBackups) MakeBackup(context.Context) (hub.Backup, error) {
+	return hub.Backup{File: "/b.db"}, nil
+}
+func (noBackups) ListBackups(context.Context) ([]hub.Backup, error) {
+	return []hub.Backup{{File: "/b.db"}}, nil
+}
 
 // who is a source whose one tool says who called it, and with what.
 type who struct{}
@@ -189,7 +202,7 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck, more ...func(*hub.Conf
 		t.Fatal(err)
 	}
 	ports := port.New(port.Config{Store: exposed{}, SessionExists: book.Has, Links: links, Log: log})
-	config := hub.Config{Sources: []tool.Source{who{}}, Sessions: book, Ports: ports, Events: event.New(), Log: log}
+	config := hub.Config{Sources: []tool.Source{who{}}, Sessions: book, Ports: ports, Events: event.New(), Tokens: e.tokens, Backups: noBackups{}, Log: log}
 	for _, change := range more {
 		change(&config)
 	}

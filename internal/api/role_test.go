@@ -22,6 +22,10 @@ func TestRoles(t *testing.T) {
 		{"GET", "/v1/network", "", auth.Operator, 200},
 		{"PATCH", "/v1/sessions/home/network", `{"reset":true}`, auth.Operator, 404}, // they have none
 		{"DELETE", "/v1/sessions", "", auth.Operator, 204},
+		{"GET", "/v1/users", "", auth.Operator, 200},
+		{"GET", "/v1/usage/all", "", auth.Operator, 200},
+		{"GET", "/v1/backups", "", auth.Operator, 200},
+		{"POST", "/v1/backups", "", auth.Operator, 201},
 	}
 	try := func(who string, h http.Handler, roles auth.Roles, header ...string) {
 		t.Helper()

@@ -28,6 +28,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
+	"sandlot/internal/policy"
 	"sandlot/internal/pool"
 	"sandlot/internal/port"
 	"sandlot/internal/question"
@@ -223,8 +224,9 @@ func (m maker) openSessions(s *sandboxes, r records, t templating) {
 		Hibernation: hibernation(c.Hibernate), AgentTimeout: 10 * time.Second}
 	s.snapshots = snapshot.New(snapshot.Config{Store: r.store, Log: m.log, DiskBytes: rules.Hibernation.DiskBytes,
 		Permits: m.hub})
-	s.sessions = session.New(session.Config{Pool: s.pool, Store: r.store, Log: m.log, Egress: s.egress,
-		Bound: boundSettings{s.bound, t.registries.Certificates()}, Sealer: s.vault, Quotas: m.now.quotas,
+	s.sessions = session.New(session.Config{Pool: s.pool, Store: r.store, HistoryStore: r.store, Log: m.log,
+		Egress: s.egress,
+		Bound:  boundSettings{s.bound, t.registries.Certificates()}, Sealer: s.vault, Quotas: m.now.quotas,
 		Events: r.events, Rules: rules, Permits: m.hub, Keeper: s.snapshots})
 	s.snapshots.Sessions = s.sessions
 }
@@ -319,9 +321,14 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 		return nil, err
 	}
 	m.hub.Open(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
-		Ports: a.ports, Servers: a.servers, Registries: a.serverRegistries, Vault: a.vault, SecretsChanged: a.bound.Changed, Templates: a.templates,
-		Terminals: terminals, Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts, Quotas: a.quotas,
-		Rules: &a.rules, Questions: questions, Log: a.log,
+		Ports: a.ports, Servers: a.servers, Registries: a.serverRegistries, Vault: a.vault, SecretsChanged: a.bound.Changed,
+		Templates: a.templates,
+		Terminals: terminals, Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts,
+		Backups: &backups{c: m.c}, Quotas: a.quotas,
+		Rules: &a.rules, Questions: questions, Tokens: a.store, Log: a.log,
+		Consent: func(q policy.Question, v policy.Verdict) policy.Verdict {
+			return consentVerdict(a.active.Load().Config, q, v)
+		},
 		QuestionTimeout: func() time.Duration { return a.active.Load().Policy.QuestionTimeout },
 		NetworkHold:     func() time.Duration { return a.active.Load().Network.Hold },
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {

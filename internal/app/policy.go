@@ -46,38 +46,25 @@ func (n *effective) setRules(c *config.Config, rules *policy.Rules, log *slog.Lo
 	}
 }
 
-// Verdict is what a policy decides, and by which rule.
-type Verdict struct {
-	Effect string `json:"effect"` // allow, ask or deny
-	Rule   string `json:"rule"`   // empty: none
-	Place  string `json:"place"`
-	Reason string `json:"reason,omitempty"` // of a refusal
-	// Opens is the operator's rule that allows what a built-in default denies.
-	Opens string `json:"opens,omitempty"`
-}
-
 // CheckPolicy returns what the settings decide about an operation.
-func CheckPolicy(c *config.Config, q policy.Question) (Verdict, error) {
+func CheckPolicy(c *config.Config, q policy.Question) (policy.Verdict, error) {
 	rules, err := compileRules(c)
 	if err != nil {
-		return Verdict{}, err
+		return policy.Verdict{}, err
 	}
 	d := rules.Decide(q)
-	v := Verdict{Effect: d.Effect.String(), Place: "the table of operations"}
-	if d.Reason != nil {
-		v.Reason = d.Reason.Error()
-	}
-	switch {
-	case d.Rule != nil:
-		v.Rule, v.Place, v.Opens = d.Rule.Text, d.Rule.Place, d.Rule.Opens(q)
-	case d.Effect == policy.Allow && asksConsent(c, q):
-		v.Effect, v.Rule, v.Place = c.MCP.Consent, "mcp_consent: "+c.MCP.Consent, c.Origin["mcp_consent"]
+	v := policy.NewVerdict(q, d)
+	if d.Effect == policy.Allow && d.Rule == nil {
+		v = consentVerdict(c, q, v)
 	}
 	return v, nil
 }
 
-// asksConsent reports whether the setting mcp_consent decides about an operation.
-func asksConsent(c *config.Config, q policy.Question) bool {
-	return (q.Operation == policy.MCPInstall || q.Operation == policy.MCPConnect) && c.MCP.Consent != "allow" &&
-		q.Principal.ID != auth.Local.ID
+// consentVerdict returns v, or what the setting mcp_consent decides about an operation about which no rule decides.
+func consentVerdict(c *config.Config, q policy.Question, v policy.Verdict) policy.Verdict {
+	if (q.Operation == policy.MCPInstall || q.Operation == policy.MCPConnect) && c.MCP.Consent != "allow" &&
+		q.Principal.ID != auth.Local.ID {
+		v.Effect, v.Rule, v.Place = c.MCP.Consent, "mcp_consent: "+c.MCP.Consent, c.Origin["mcp_consent"]
+	}
+	return v
 }

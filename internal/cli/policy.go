@@ -70,7 +70,7 @@ settings, and needs no server. Stored answers (sandlot questions) are not consid
 	})
 }
 
-func (p *program) printVerdict(v app.Verdict) error {
+func (p *program) printVerdict(v policy.Verdict) error {
 	by := v.Place
 	if v.Rule != "" {
 		by += ": " + v.Rule

@@ -1,8 +1,11 @@
 package egress
 
 import (
+	"errors"
+	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 )
 
 // Verdict is what the operator's rules say about a target, beside the policy.
@@ -88,4 +91,25 @@ func (p *Policy) granting(t Target) *Policy {
 	}
 	q.Allow = append(slices.Clone(p.Allow), r)
 	return &q
+}
+
+// Preview returns why a sandbox with this policy would be refused a host and port, as far as the name tells: nothing is
+// looked up. Granted: a person has agreed. An empty cause: it would not be refused.
+func (p *Policy) Preview(host string, granted bool) (c Cause, why string) {
+	name, port, err := net.SplitHostPort(host)
+	number, numberErr := strconv.ParseUint(port, 10, 16)
+	if err != nil || numberErr != nil || number == 0 {
+		return InvalidTarget, "it has to be a host and a port, such as example.com:443"
+	}
+	t, err := parseTarget(name, uint16(number))
+	if err == nil && granted && p.enabled() {
+		p = p.granting(t)
+	}
+	if err == nil {
+		err = p.checkName(t)
+	}
+	if r, ok := errors.AsType[refusalError](err); ok {
+		return r.cause, r.why
+	}
+	return "", ""
 }

@@ -115,13 +115,21 @@ type Event struct {
 	Count uint64 `json:"count,omitempty"`
 	// Offers is what a third-party server offers in its new state; the zero value: nothing is known.
 	Offers Offers `json:"offers,omitzero"`
-	// Refused says why a connection was refused, and whose it was; the zero value: it was not.
+	// Refused says why a request or a connection was refused, and whose it was; the zero value: it was not.
 	Refused Refused `json:"refused,omitzero"`
 }
 
-// Refused is why a connection of a program in a sandbox was refused.
+// Why policy refuses a request.
+const (
+	DeniedByRule = "denied_by_rule"
+	NotAgreed    = "not_agreed"   // a person was asked, and did not agree
+	OutOfScope   = "out_of_scope" // of the request's token
+	NeedsRole    = "needs_role"
+)
+
+// Refused is why a request, or a connection of a program in a sandbox, was refused.
 type Refused struct {
-	Cause string `json:"cause,omitempty"` // one of egress.Cause
+	Cause string `json:"cause,omitempty"` // one of egress.Cause, or of the constants above
 	// Rule is where the rule stands that decided, or the rule of the network that lists the host with another port.
 	Rule string `json:"rule,omitempty"`
 	// Question is the id of the question that a person was asked.

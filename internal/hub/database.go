@@ -43,6 +43,37 @@ type Restorer interface {
 	LastRestore(ctx context.Context) (Database, error)
 }
 
+// Backup is a backup of the database on the server's disk.
+type Backup struct {
+	File  string    `json:"file" jsonschema:"The path on the server."`
+	Bytes int64     `json:"bytes"`
+	Time  time.Time `json:"time"`
+}
+
+// BackupList is the backups in the state folder, the newest first: those made here, and those made before a restore.
+type BackupList struct {
+	Backups []Backup `json:"backups"`
+}
+
+// Backups makes backups of the database.
+type Backups interface {
+	MakeBackup(ctx context.Context) (Backup, error)
+	ListBackups(ctx context.Context) ([]Backup, error)
+}
+
+func (h *Hub) makeBackup(ctx context.Context, p auth.Principal, _ None) (Backup, error) {
+	b, err := h.Backups.MakeBackup(ctx)
+	if err == nil {
+		h.Log.InfoContext(ctx, "a backup was made", "file", b.File, "by", p.ID)
+	}
+	return b, err
+}
+
+func (h *Hub) listBackups(ctx context.Context, _ auth.Principal, _ None) (BackupList, error) {
+	list, err := h.Backups.ListBackups(ctx)
+	return BackupList{list}, err
+}
+
 // RestoreDatabase replaces all that is stored by the content of a backup of size bytes. It returns when the backup is
 // checked, and the server is about to restart.
 func (h *Hub) RestoreDatabase(ctx context.Context, p auth.Principal, backup io.Reader, size int64) (Restore, error) {

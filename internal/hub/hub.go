@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -59,8 +60,14 @@ type Config struct {
 	Terminals *tty.Registry
 	// Templates has the templates; nil: the server has none.
 	Templates *template.Set
+	// Tokens has the tokens of all users; nil: none are made here.
+	Tokens auth.Store
+	// Consent returns the verdict about an operation about which no rule decides; nil: the one that it gets.
+	Consent func(policy.Question, policy.Verdict) policy.Verdict
 	// Restorer restores backups of the database.
 	Restorer Restorer
+	// Backups makes backups of the database.
+	Backups Backups
 	// Network returns the network settings of all sessions.
 	Network func() NetworkState
 	// Quotas has how many calls each principal may make; nil: any number.
@@ -84,6 +91,7 @@ type Hub struct {
 	resourceReaders []tool.ResourceReader
 	external        tool.External // third-party servers; nil: none
 	asking          asking
+	tokenMu         sync.Mutex // held while a token is made: a user has at most maxTokens
 }
 
 // New returns a hub that is open.
@@ -234,6 +242,7 @@ type ActiveRequest struct {
 	session  string // for the event; empty: the request's resource, if it is a session
 	outcome  string
 	silent   bool // its success is no event
+	refused  event.Refused
 	origin   event.Origin
 	// received and sent are the sizes for the event, in bytes.
 	received, sent atomic.Int64
@@ -268,8 +277,31 @@ func (h *Hub) authorize(ctx context.Context, r Request) (*ActiveRequest, error) 
 			err = unknown
 		}
 	}
+	a.refused = refusedBy(d, err)
 	a.publish(fault.From(err).Code(), 0)
 	return nil, err
+}
+
+// refusedBy returns why policy has refused a request, for its event; the zero value: by no rule, scope or role.
+func refusedBy(d policy.Decision, err error) (r event.Refused) {
+	f := fault.From(err)
+	if d.Rule != nil {
+		r.Rule = d.Rule.Place // what stands in it is the operator's to know
+	}
+	switch {
+	case d.Effect == policy.Refuse && d.Rule != nil:
+		r.Cause = event.DeniedByRule
+	case d.Effect == policy.Ask && f.Kind == fault.Forbidden:
+		r.Cause = event.NotAgreed
+		r.Question, _ = f.Context["question"].(string)
+	case f.Context["required_scope"] != nil:
+		r.Cause = event.OutOfScope
+	case f.Context["role"] != nil:
+		r.Cause = event.NeedsRole
+	default:
+		return event.Refused{}
+	}
+	return r
 }
 
 // Begin authorizes a request that lasts until the ActiveRequest's Close.
@@ -299,7 +331,10 @@ func begin[T any](ctx context.Context, h *Hub, r Request,
 // the request.
 func (a *ActiveRequest) decide(ctx context.Context, detail string) error {
 	a.request.Detail, a.request.DetailFollows = detail, false
-	_, err := a.hub.permit(ctx, a.request)
+	d, err := a.hub.permit(ctx, a.request)
+	if err != nil {
+		a.refused = refusedBy(d, err)
+	}
 	return a.Fail(err)
 }
 
@@ -336,10 +371,13 @@ func (a *ActiveRequest) publish(outcome string, duration time.Duration) {
 		(r.Resource.Owner == r.Principal.ID || secret.IsID(r.Resource.ID)) { // clients may request any text
 		session = r.Resource.ID
 	}
+	if a.hub.Sessions != nil && outcome != event.Started && r.Operation != policy.PortVisit {
+		a.hub.Sessions.CountCall(r.Principal.ID, session)
+	}
 	a.hub.Events.Publish(event.Event{Time: a.start.Add(duration), Kind: event.Call, Principal: r.Principal.ID,
 		Session: session, Operation: string(r.Operation), Name: r.Name, Outcome: outcome, Duration: duration,
 		Origin: a.origin, RequestBytes: a.received.Load(), AnswerBytes: a.sent.Load(),
-		ByOthers: r.Operation == policy.PortVisit})
+		Refused: a.refused, ByOthers: r.Operation == policy.PortVisit})
 }
 
 // outcomePanicked is the outcome of a request whose handler panicked.

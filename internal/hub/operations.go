@@ -41,6 +41,17 @@ var (
 	ReadSessionNetwork = newOp(policy.NetworkRead, (*Hub).readSessionNetwork)
 	ChangeNetwork      = newOp(policy.NetworkChange, (*Hub).changeNetwork)
 
+	ListTokens  = newOp(policy.TokenList, (*Hub).listTokens)
+	CreateToken = newOp(policy.TokenCreate, (*Hub).createToken)
+	RevokeToken = newOp(policy.TokenRevoke, (*Hub).revokeToken)
+	ListUsers   = newOp(policy.UserList, (*Hub).listUsers)
+
+	ReadRules   = newOp(policy.PolicyRead, (*Hub).readRules)
+	CheckPolicy = newOp(policy.PolicyCheck, (*Hub).checkPolicy)
+
+	ReadUsage    = newOp(policy.UsageRead, (*Hub).readUsage)
+	ReadAllUsage = newOp(policy.UsageReadAll, (*Hub).readAllUsage)
+
 	ReadQuota = newOp(policy.QuotaRead, (*Hub).readQuota)
 
 	ListQuestions  = newOp(policy.QuestionList, (*Hub).listQuestions)
@@ -51,6 +62,8 @@ var (
 	BuildTemplate = newOp(policy.TemplateBuild, (*Hub).buildTemplate)
 
 	ReadDatabase = newOp(policy.DatabaseRead, (*Hub).readDatabase)
+	ListBackups  = newOp(policy.DatabaseRead, (*Hub).listBackups)
+	MakeBackup   = newOp(policy.DatabaseBackup, (*Hub).makeBackup)
 
 	ListSecrets  = newOp(policy.SecretList, (*Hub).listSecrets)
 	SetSecret    = newOp(policy.SecretSet, (*Hub).setSecret)

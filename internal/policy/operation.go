@@ -96,6 +96,18 @@ const (
 	NetworkChange  Operation = "network.change"
 	NetworkReach   Operation = "network.reach" // by a program in a sandbox
 
+	TokenList   Operation = "token.list"
+	TokenCreate Operation = "token.create"
+	TokenRevoke Operation = "token.revoke"
+
+	UserList Operation = "user.list" // all users, with their tokens and what they have
+
+	PolicyRead  Operation = "policy.read"  // the rules that are about a principal
+	PolicyCheck Operation = "policy.check" // what the rules decide about an operation
+
+	UsageRead    Operation = "usage.read"     // what a principal has used on past days
+	UsageReadAll Operation = "usage.read_all" // what all have
+
 	QuotaRead Operation = "quota.read" // what a principal may have, and uses
 
 	QuestionList   Operation = "question.list"
@@ -106,6 +118,7 @@ const (
 	TemplateBuild Operation = "template.build"
 
 	DatabaseRead    Operation = "database.read"    // which backup was restored last
+	DatabaseBackup  Operation = "database.backup"  // write all that is stored to a file on the server
 	DatabaseRestore Operation = "database.restore" // replace all that is stored by a backup
 
 	EventRead   Operation = "event.read"
@@ -164,6 +177,14 @@ var table = map[Operation]rule{
 
 	QuotaRead: {operatorsMayForOthers: true},
 
+	TokenList:    {operatorsMayForOthers: true},
+	TokenCreate:  {changes: true, operatorsMayForOthers: true},
+	TokenRevoke:  {changes: true, operatorsMayForOthers: true},
+	UsageRead:    {operatorsMayForOthers: true},
+	UsageReadAll: {role: auth.Operator, deniedAct: "see what all users have used"},
+	UserList:     {role: auth.Operator, deniedAct: "see all users"},
+	PolicyRead:   {operatorsMayForOthers: true}, PolicyCheck: {operatorsMayForOthers: true},
+
 	QuestionList:   reads,
 	QuestionAnswer: {changes: true, operatorsMayForOthers: true},
 	QuestionForget: {changes: true, operatorsMayForOthers: true},
@@ -171,7 +192,8 @@ var table = map[Operation]rule{
 	TemplateList:  reads,
 	TemplateBuild: {role: auth.Operator, deniedAct: "build the templates of all users", changes: true},
 
-	DatabaseRead: {role: auth.Operator, deniedAct: "see which backup was restored"},
+	DatabaseRead:   {role: auth.Operator, deniedAct: "see which backup was restored"},
+	DatabaseBackup: {role: auth.Operator, deniedAct: "make a backup, which has the data of all users", changes: true},
 	DatabaseRestore: {role: auth.Operator, deniedAct: "restore a backup, which has the data of all users",
 		changes: true},
 
@@ -204,7 +226,8 @@ func (o Operation) Changes() bool { return table[o].changes }
 var polled = map[Operation]bool{
 	SessionList: true, SnapshotList: true, VolumeList: true, ProcessList: true, MCPList: true, MCPInspect: true,
 	SecretList: true, NetworkRead: true, NetworkReadAll: true, QuotaRead: true, QuestionList: true, TemplateList: true,
-	DatabaseRead: true, MetricsRead: true, EventRead: true, PrincipalRead: true,
+	DatabaseRead: true, MetricsRead: true, EventRead: true, PrincipalRead: true, TokenList: true, UserList: true,
+	PolicyRead: true, PolicyCheck: true, UsageRead: true, UsageReadAll: true,
 }
 
 // Polled reports whether faces repeat the operation. It changes nothing, and says nothing that a sandbox or a third-party
@@ -218,7 +241,7 @@ var unasked = map[Operation]bool{
 	ResourceList: true, ResourceSubscribe: true, CompletionComplete: true, PortVisit: true, LoginBegin: true,
 	LoginFinish: true, QuestionList: true, QuestionAnswer: true, QuestionForget: true, EventRead: true,
 	MetricsRead: true, HealthRead: true, ConsoleRead: true, ConsoleLink: true, ConsoleLogin: true, ConsoleLogout: true,
-	PrincipalRead: true,
+	PrincipalRead: true, PolicyRead: true, PolicyCheck: true,
 }
 
 // ofNobody reports whether the operation has no principal, ever.

@@ -165,6 +165,7 @@ func (r *Rule) operations() (list []Operation) {
 
 // Rules are compiled rules. They do not change. A nil *Rules has no rules.
 type Rules struct {
+	list        []*Rule
 	byOperation map[Operation][]compiled
 	elicits     bool
 }
@@ -180,6 +181,7 @@ func Compile(list []Rule) *Rules {
 	all := &Rules{byOperation: map[Operation][]compiled{}}
 	for i := range list {
 		r := &list[i]
+		all.list = append(all.list, r)
 		for _, o := range r.operations() {
 			if r.Effect == Ask && !o.askable() || r.pattern != "" && !o.hasDetail() {
 				continue

@@ -17,6 +17,7 @@ import (
 func (s *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { s.runCountStore(ctx) }) // in a goroutine of its own, as sweep may wait for a sandbox
+	work.Go(func() { s.runHistory(ctx) })
 	work.Go(func() { s.runMeasure(ctx) })
 	work.Go(func() { s.packImages(ctx, s.SweepInterval) })
 	work.Go(func() { s.runEnds(ctx) })

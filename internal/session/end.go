@@ -316,10 +316,12 @@ func (s *Sessions) Close(ctx context.Context) {
 	for _, session := range s.all() {
 		if booted := session.current().booted; booted != nil {
 			session.persistUse()
+			session.sample(ctx, booted)
 			booted.Detach()
 		}
 	}
 	s.storeCounts(ctx)
+	s.storeHistory(ctx)
 }
 
 // StopOwned stops the sandboxes that this process has booted, but not those that it has

@@ -137,6 +137,7 @@ func (s *Sessions) putToSleep(ctx context.Context, session *Session) error {
 func (s *Sessions) freezeFor(ctx context.Context, session *Session, pausedBy string) error {
 	ctx, cancel := context.WithTimeout(ctx, sleepTimeout)
 	defer cancel()
+	session.sample(ctx, session.current().booted)
 	began := time.Now()
 	f, err := s.freeze(ctx, session)
 	if err != nil {

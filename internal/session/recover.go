@@ -46,6 +46,9 @@ func (s *Sessions) Recover(ctx context.Context) error {
 		ensured = errors.Join(ensured, s.Pool.Workspaces.Ensure(r.Workspace))
 		s.recover(r, unowned, away)
 	}
+	if err := s.recoverHistory(ctx); err != nil {
+		return fmt.Errorf("reading what sessions have used: %w", err)
+	}
 	s.left.hold(slices.Collect(maps.Keys(unowned)))
 	s.mu.Lock()
 	s.unensured = ensured

@@ -62,6 +62,7 @@ type Session struct {
 	meter *egress.Meter // counts the traffic of all its sandboxes
 	// The counts in the store; guarded by Sessions.storedMu.
 	stored     egress.Traffic
+	counted    counted
 	storedDisk int64
 
 	storing sync.Mutex // held to change the record, in memory and in the store
@@ -361,6 +362,7 @@ func (s *Session) giveUp(e state.Event, why string) {
 // destroy ends a sandbox after giveUp, and reports whether it has ended. If not, Run tries again, and so does each call
 // that needs a sandbox.
 func (s *Session) destroy(b *pool.Booted) (ended bool) {
+	s.sample(context.Background(), b)
 	err := b.Destroy()
 	if err != nil {
 		s.sessions.Log.Error("could not remove a sandbox; it is tried again", "sandbox", b.ID, "error", err)

@@ -89,6 +89,8 @@ type Config struct {
 	Pool  *pool.Pool
 	Store Store
 	Log   *slog.Logger
+	// HistoryStore stores what sessions use by days; nil: that is not counted.
+	HistoryStore usage.HistoryStore
 	// Egress is the sandboxes' access to the network; nil: they have none.
 	Egress *egress.Broker
 	// OnSandbox is called when a session gets a sandbox, or has one again that was used; nil: nobody wants to know.
@@ -135,6 +137,7 @@ type Sessions struct {
 
 	storedMu sync.Mutex // held to store counts
 	usage    *usage.Ledger
+	history  *usage.History
 
 	gone gone
 
@@ -158,6 +161,7 @@ func New(c Config) *Sessions {
 	s := &Sessions{Config: c, left: newLeftovers(c.Pool, c.Log), sessions: map[string]*Session{},
 		homes: map[string]*Session{}, names: map[nameKey]*Session{}, canOpen: openOne, endsChanged: make(chan struct{}, 1)}
 	s.usage = usage.New(holder{s})
+	s.history = usage.NewHistory(c.HistoryStore)
 	return s
 }
 
@@ -314,7 +318,8 @@ var errExists = errors.New("the home exists")
 // newSession returns a session that is in no map yet. e is the event by which it comes to be.
 func (s *Sessions) newSession(r Record, e state.Event, d *usage.Disk) *Session {
 	return &Session{sessions: s, lock: semaphore.NewWeighted(1), stored: r.Traffic, storedDisk: r.DiskBytes, disk: d,
-		meter: egress.NewMeter(r.Traffic, s.usage.Meter(r.Owner)), cur: current{rec: r, Status: state.Of(e)}}
+		counted: counted{traffic: r.Traffic},
+		meter:   egress.NewMeter(r.Traffic, s.usage.Meter(r.Owner)), cur: current{rec: r, Status: state.Of(e)}}
 }
 
 // create makes a session in the store and in memory, with a warm sandbox from the pool if
@@ -596,6 +601,15 @@ func (s *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Inf
 
 // Live counts the sessions that have a sandbox.
 func (s *Sessions) Live() int { return len(s.filter(current.hasSandbox)) }
+
+// CountByOwner returns how many sessions each principal has, asleep ones too.
+func (s *Sessions) CountByOwner() map[string]int {
+	counts := map[string]int{}
+	for _, session := range s.all() {
+		counts[session.record().Owner]++
+	}
+	return counts
+}
 
 // Prewarm boots the home of a principal who has connected, so that the first call need not
 // wait for it. It does so only while there is room: no other session ends for it.

@@ -28,6 +28,7 @@ import (
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
 	"sandlot/internal/session/record"
+	"sandlot/internal/session/usage"
 	"sandlot/internal/store/storetest"
 	"sandlot/internal/vault"
 )
@@ -57,6 +58,7 @@ func fill(t *testing.T, db *DB) {
 			Created: second, Expires: second}),
 		db.PutConnection(ctx, servers.Record{Owner: "user:ann", ID: "aaaaaa", Spec: spec.Spec{Name: "x"}}),
 		db.PutMCPSession(ctx, mcpsession.Record{ID: "S", Principal: "user:ann", Used: at}),
+		db.AddUsage(ctx, map[usage.Key]usage.Used{{Day: 1, Owner: "user:ann", Session: "s"}: {Calls: 1}}, nil),
 		db.PutSecret(ctx, vault.Record{Owner: "user:ann", Name: "A", Sealed: []byte{0, 1, 255, 0}, Created: at,
 			Changed: at}),
 		db.PutLogin(ctx, "user:ann", "aaaaaa", []byte("sealed")),

@@ -37,6 +37,9 @@ const (
 	backupsFolder  = "backups"
 )
 
+// BackupsFolder returns the folder of a state folder in which backups are.
+func BackupsFolder(stateDir string) string { return filepath.Join(stateDir, backupsFolder) }
+
 // maxBackupBytes is how large a backup may be that comes over the HTTP API.
 const maxBackupBytes = 64 << 30
 

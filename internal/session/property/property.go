@@ -166,7 +166,7 @@ func (c Change) applyEnd(r *record.Record, now time.Time) error {
 		}
 		r.EndsAt = at.UTC().Truncate(time.Millisecond)
 	case c.EndsIn != nil:
-		in, ok := duration(*c.EndsIn)
+		in, ok := Duration(*c.EndsIn)
 		if !ok {
 			return fault.Argument("ends_in", "ends_in is %q: it has to be a duration such as 90s, 30m, 12h or 7d",
 				fault.Printable(*c.EndsIn, 80))
@@ -198,8 +198,8 @@ func (c Change) applyOnEnd(r *record.Record) error {
 	return nil
 }
 
-// duration parses a duration such as 90s, 30m, 12h, 1h30m or 7d.
-func duration(text string) (d time.Duration, ok bool) {
+// Duration parses a duration such as 90s, 30m, 12h, 1h30m or 7d.
+func Duration(text string) (d time.Duration, ok bool) {
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
 		n, err := strconv.ParseFloat(days, 64)
 		return time.Duration(n * 24 * float64(time.Hour)), err == nil && n >= 0 && n <= 1e5

@@ -9,7 +9,7 @@ import { connection, live } from "./live";
 import { Login, logIn, logOut, whoAmI } from "./login";
 import { Now } from "./now";
 import { address, codeOf, forget, route } from "./route";
-import { announced, me, start, stop, waiting } from "./state";
+import { announced, isOperator, me, start, stop, waiting } from "./state";
 import css from "./style.css";
 import { adopt } from "./style";
 import * as text from "./text";
@@ -114,8 +114,13 @@ const screens: [key: string, path: string, title: string][] = [
   ["n", "", "Now"],
   ["s", "servers", "Servers"],
   ["a", "activity", "Activity"],
+  ["x", "access", "Access"],
   ["c", "connect", "Connect"],
+  ["o", "operator", "Operator"],
 ];
+
+// shown are the screens that are for who is here.
+const shown = () => screens.filter(([, path]) => path !== "operator" || isOperator());
 
 const more = signal<typeof import("./more") | null>(null);
 
@@ -132,6 +137,10 @@ function More({ screen, rest }: { screen: string; rest: string[] }) {
       return <m.SessionPage id={rest[0] ?? "home"} tab={rest[1] ?? ""} />;
     case "servers":
       return <m.Servers id={rest[0]} />;
+    case "access":
+      return <m.Access />;
+    case "operator":
+      return <m.Operator />;
   }
   return <m.Connect client={rest[0]} />;
 }
@@ -145,7 +154,9 @@ function Screen() {
       return <Activity />;
     case "sessions":
     case "servers":
+    case "access":
     case "connect":
+    case "operator":
       return <More screen={screen} rest={rest} />;
   }
   return (
@@ -157,7 +168,7 @@ function Screen() {
 
 function Frame() {
   const at = route.value.path[0] ?? "";
-  useEffect(() => keys(screens), []);
+  useEffect(() => keys(shown()), []);
   // The new screen is read from its beginning.
   useEffect(() => {
     scrollTo(0, 0);
@@ -174,7 +185,7 @@ function Frame() {
           Sandlot
         </a>
         <nav aria-label="Screens">
-          {screens.map(([, path, title]) => (
+          {shown().map(([, path, title]) => (
             <a key={path} href={address(path ? [path] : [])}
               aria-current={at === path || (path === "" && at === "sessions") ? "page" : undefined}>
               {title}
@@ -210,8 +221,8 @@ function Frame() {
       </main>
       <p class="hidden" role="status">{announced.value && "A question waits: " + text.lines(announced.value)}</p>
       <Confirm />
-      <Palette screens={screens} />
-      <Help screens={screens} />
+      <Palette screens={shown()} />
+      <Help screens={shown()} />
     </>
   );
 }

@@ -2,3 +2,5 @@
 export { default as Connect } from "./connect";
 export { default as Servers } from "./servers";
 export { default as SessionPage } from "./session";
+export { default as Access } from "./access";
+export { default as Operator } from "./operator";

@@ -1,10 +1,11 @@
 // Events as rows.
 import type { ComponentChildren } from "preact";
-import { me } from "./state";
+import { json, segment } from "./api";
+import { isOperator, me, waiting } from "./state";
 import { address } from "./route";
 import * as text from "./text";
 import type { Event } from "./types";
-import { Loading, State, Trouble } from "./ui";
+import { confirm, Loading, State, Trouble, useTask } from "./ui";
 import { sessionOf, titleOf } from "./state";
 
 function what(e: Event) {
@@ -47,7 +48,7 @@ function Row({ event: e, of }: { event: Event; of?: "session" }) {
       <span class="kind">{e.kind}</span>
       <span class="what">
         {what(e)}
-        {e.refused?.cause && <span class="quiet"> ({text.name(e.refused.cause)})</span>}
+        {e.refused?.cause && <Why event={e} />}
         {session && (
           <>
             {" in "}
@@ -59,5 +60,66 @@ function Row({ event: e, of }: { event: Event; of?: "session" }) {
       <span class="took">{e.duration_ms ? Math.round(e.duration_ms) + " ms" : ""}</span>
       <State of={e.outcome} />
     </li>
+  );
+}
+
+// remedies say what can be done about a refusal, by its cause.
+const remedies: Record<string, string> = {
+  no_network: "The session has no network. The operator gives it one: network.mode in sandlot.yaml.",
+  not_listed: "No rule allows this host. The operator allows it: network.allow in sandlot.yaml.",
+  other_port: "This host is allowed on other ports. The operator allows this one: network.allow in sandlot.yaml.",
+  denied_by_rule: "A rule of the operator denies it: policy.rules in sandlot.yaml.",
+  answered_no: "It was answered with no. Withdraw that answer on the screen Access.",
+  not_answered: "A person has to agree first: answer the question, then let the program try again.",
+  not_agreed: "A person has to agree, and did not.",
+  not_public: "Its address is not public. The operator allows it: network.allow_private in sandlot.yaml.",
+  own_name: "This is a name of the server itself.",
+  other_tls_name: "TLS asked for another host than that of the connection.",
+  bytes_used_up: "The session has moved as much as it may: network.max_mb in sandlot.yaml.",
+  day_used_up: "Your sessions have moved as much as they may today.",
+  invalid_target: "It is not a host and a port.",
+  address_unknown: "The server does not know its own addresses now: try again.",
+  out_of_scope: "The token is not for this operation: make one whose scope has it, on the screen Access.",
+  needs_role: "This needs a role that the token does not have: the operator makes one that has it.",
+};
+
+// Why says why something was refused, by which rule, and what can be done.
+function Why({ event: e }: { event: Event }) {
+  const r = e.refused!;
+  const task = useTask();
+  const allow = () =>
+    confirm({
+      title: "Allow this host?",
+      detail: (
+        <p>
+          <code>{text.name(e.name ?? "")}</code> is allowed for this session of {text.name(e.principal)}, until it ends.
+        </p>
+      ),
+      yes: "Allow",
+      do: () => void task.run(() => json("PATCH", `v1/sessions/${segment(e.session_id!)}/network`, { allow: [e.name] })),
+    });
+  const mayAllow = isOperator() && e.kind === "egress" && e.session_id && e.name && ["not_listed", "other_port"].includes(r.cause ?? "");
+  const open = r.question_id && waiting.value.some((a) => a.question.id === r.question_id);
+  return (
+    <span class="why" data-cause={r.cause}>
+      {" "}
+      {remedies[r.cause ?? ""] ?? text.name(r.cause ?? "")}
+      {r.rule && <span class="quiet"> ({text.name(r.rule)})</span>}
+      {open && (
+        <>
+          {" "}
+          <a href={address([])}>Answer it</a>
+        </>
+      )}
+      {mayAllow && (
+        <>
+          {" "}
+          <button class="small" disabled={task.busy} onClick={allow} aria-label={"Allow " + e.name}>
+            Allow for this session
+          </button>
+        </>
+      )}
+      <Trouble of={task.failed} />
+    </span>
   );
 }

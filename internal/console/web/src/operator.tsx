@@ -1,0 +1,209 @@
+// What the operator sees and does: users, rules, templates, usage and the network of all.
+import { useState } from "preact/hooks";
+import { get, json, segment } from "./api";
+import { Answers, pages } from "./access";
+import { RuleCheck } from "./rulecheck";
+import { isOperator } from "./state";
+import * as text from "./text";
+import { NewToken, Tokens, type Token } from "./tokens";
+import { Empty, Heading, Loading, Trouble, useLoaded, useTask } from "./ui";
+import { Usage } from "./usage";
+
+interface User {
+  principal: string;
+  name: string;
+  tokens: Token[];
+  sessions: number;
+}
+
+export default function Operator() {
+  const users = useLoaded("", async () => (isOperator() ? (await get<{ users: User[] }>("v1/users")).users : []));
+  if (!isOperator()) {
+    return (
+      <>
+        <Heading title="Operator" />
+        <Empty title="This is for operators. A token with the role is made on the server's machine:" command="sandlot token create --user NAME --role operator" />
+      </>
+    );
+  }
+  return (
+    <>
+      <Heading title="Operator" />
+      <Users of={users.value} failed={users.failed} again={users.again} />
+      <RuleCheck users={users.value?.map((u) => u.principal) ?? []} />
+      <Answers all />
+      <Templates />
+      <Network />
+      <Backups />
+      <Usage all />
+    </>
+  );
+}
+
+function Users({ of, failed, again }: { of: User[] | null; failed: unknown; again: () => void }) {
+  const [making, setMaking] = useState(false);
+  return (
+    <section aria-labelledby="users">
+      <div class="row">
+        <h2 id="users">Users</h2>
+        <button class="small" onClick={() => setMaking(true)}>
+          New token
+        </button>
+      </div>
+      <Trouble of={failed} />
+      {!of && !failed && <Loading />}
+      {of && (
+        <>
+          <ul class="plainlist">
+            {of.map((u) => (
+              <li key={u.principal} class="row" data-user={u.principal}>
+                <span>
+                  {text.name(u.name)} <span class="quiet">{text.name(u.principal)}</span>
+                </span>
+                <span class="quiet">
+                  {u.tokens.length} tokens, {u.sessions} sessions
+                </span>
+              </li>
+            ))}
+          </ul>
+          {of.some((u) => u.tokens.length) && <Tokens of={of.flatMap((u) => u.tokens)} again={again} named />}
+        </>
+      )}
+      {making && <NewToken forOthers close={() => (setMaking(false), again())} />}
+    </section>
+  );
+}
+
+interface Template {
+  name: string;
+  state: string;
+  step?: string;
+  problem?: string;
+  source: string;
+  languages?: string[];
+  built?: string;
+  ready_made?: boolean;
+}
+
+function Templates() {
+  const list = useLoaded("", () => pages<Template>("v1/templates", "templates"));
+  const task = useTask();
+  const build = (t: Template) =>
+    void task.run(async () => {
+      await json("POST", `v1/templates/${segment(t.name)}/build`);
+      list.again();
+    });
+  return (
+    <section aria-labelledby="templates">
+      <div class="row">
+        <h2 id="templates">Templates</h2>
+        <button class="small" onClick={list.again}>
+          Reload
+        </button>
+      </div>
+      <Trouble of={list.failed ?? task.failed} />
+      {!list.value && !list.failed && <Loading />}
+      <ul class="plainlist">
+        {list.value?.map((t) => (
+          <li key={t.name} class="row">
+            <span>
+              {text.name(t.name)}{" "}
+              <span class="quiet">
+                {text.name(t.state)}
+                {t.step && `: ${text.name(t.step)}`}
+                {t.source && `, of ${text.name(t.source)}`}
+                {t.built && `, built ${text.full(t.built)}`}
+              </span>
+              {t.problem && <span class="why"> {text.name(t.problem)}</span>}
+            </span>
+            {t.source !== "host" && (
+              <button class="small" disabled={task.busy} onClick={() => build(t)} aria-label={"Build " + t.name}>
+                Build
+              </button>
+            )}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+interface NetworkState {
+  policy: { mode: string; allow?: string[]; registries?: string[] };
+  usage: { open: number; connected: number; refused: number; unreachable: number; bytes_up: number; bytes_down: number };
+  settings_file?: string;
+}
+
+function Network() {
+  const state = useLoaded("", () => get<NetworkState>("v1/network"));
+  const n = state.value;
+  return (
+    <section aria-labelledby="network">
+      <h2 id="network">Network of all sessions</h2>
+      <Trouble of={state.failed} />
+      {!n && !state.failed && <Loading />}
+      {n && (
+        <dl class="facts">
+          <dt>Mode</dt>
+          <dd>{text.name(n.policy.mode)}</dd>
+          <dt>Hosts</dt>
+          <dd>{n.policy.allow?.map(text.name).join(", ") || "none"}</dd>
+          <dt>Connections</dt>
+          <dd>
+            {n.usage.open} open, {n.usage.connected} made, {n.usage.refused} refused, {n.usage.unreachable} failed
+          </dd>
+          <dt>Sent, received</dt>
+          <dd>
+            {text.size(n.usage.bytes_up)}, {text.size(n.usage.bytes_down)}
+          </dd>
+          {n.settings_file && (
+            <>
+              <dt>Settings</dt>
+              <dd>
+                <code>{text.name(n.settings_file)}</code>
+              </dd>
+            </>
+          )}
+        </dl>
+      )}
+    </section>
+  );
+}
+
+interface Backup {
+  file: string;
+  bytes: number;
+  time: string;
+}
+
+function Backups() {
+  const list = useLoaded("", async () => (await get<{ backups: Backup[] }>("v1/backups")).backups);
+  const task = useTask();
+  const make = () =>
+    void task.run(async () => {
+      await json("POST", "v1/backups");
+      list.again();
+    });
+  return (
+    <section aria-labelledby="backups">
+      <div class="row">
+        <h2 id="backups">Backups</h2>
+        <button class="small" disabled={task.busy} onClick={make}>
+          {task.busy ? "Working …" : "Make a backup"}
+        </button>
+      </div>
+      <Trouble of={list.failed ?? task.failed} />
+      <p class="quiet">Of the database, on the server. Not in it: the files of workspaces, and the key of secrets.</p>
+      <ul class="plainlist">
+        {list.value?.map((b) => (
+          <li key={b.file} class="row" data-backup>
+            <code>{text.name(b.file)}</code>
+            <span class="quiet">
+              {text.size(b.bytes)}, {text.full(b.time)}
+            </span>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
