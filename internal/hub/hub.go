@@ -81,6 +81,8 @@ type Hub struct {
 	resourceReaders []tool.ResourceReader
 	external        tool.External // third-party servers; nil: none
 	asking          asking
+	watches         watches
+	results         results
 }
 
 // New returns a hub that is open.
