@@ -194,7 +194,7 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 			Request: jsonBody[moveRequest](moveRequest{From: "/workspace/a.txt", To: "/workspace/b/a.txt"}, "from", "to"),
 			Answers: noContent},
 		"GET /v1/sessions/{id}/results": {Summary: "The last results of code and commands in a session", Errors: badOrGone,
-			Text: "At most 20, and 8 MB of them, in memory alone: none outlives the server or the session. It wakes no session.",
+			Text: "At most 20, and 8 MB of them, in memory alone: they go with the server, and when the session is ended. It wakes no session.",
 			Parameters: []openapi.Parameter{openapi.Query("after", "Only results after the one with this id.",
 				openapi.Text("^[0-9]{1,18}$"))},
 			Answers: answers[hub.SessionResults]("The results, the oldest first.", nil)},

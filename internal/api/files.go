@@ -166,17 +166,12 @@ func fileMove(w http.ResponseWriter, r *http.Request) (m hub.FileMove, err error
 	if err := decode(w, r, 64<<10, &q, "from, to and replace"); err != nil {
 		return m, err
 	}
-	for name, p := range map[string]string{"from": q.From, "to": q.To} {
-		if !strings.HasPrefix(p, "/") {
-			return m, fault.Argument(name, "%s must be an absolute path", name)
-		}
-	}
 	holds, err := condition(r)
 	if holds.Absent { // about the new name
 		holds.Absent, q.Replace = false, false
 	}
-	return hub.FileMove{FilePath: hub.FilePath{SessionID: hub.SessionID(r.PathValue("id")), Path: path.Clean(q.To)},
-		From: path.Clean(q.From), Replace: q.Replace, Holds: holds}, err
+	return hub.FileMove{FilePath: hub.FilePath{SessionID: hub.SessionID(r.PathValue("id")), Path: q.To},
+		From: q.From, Replace: q.Replace, Holds: holds}, err
 }
 
 // splitTags returns the entity tags of a header, which are in quotes.

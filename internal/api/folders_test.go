@@ -7,11 +7,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/guest/files"
+	"sandlot/internal/hub"
 	"sandlot/internal/policy"
 	"sandlot/proto/agentv1"
 )
@@ -203,7 +205,15 @@ func TestMoveAsksAboutAll(t *testing.T) {
 
 // The live channel tells what is in a folder, and what changes. It wakes no session.
 func TestLiveFiles(t *testing.T) {
-	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
+	var refuses atomic.Bool
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true}, func(c *hub.Config) {
+		c.Decide = func(policy.Question) policy.Decision {
+			if refuses.Load() {
+				return policy.Decision{Reason: fault.New(fault.Forbidden, forbids)}
+			}
+			return policy.Decision{Effect: policy.Allow}
+		}
+	})
 	dir := e.withFiles()
 	putFile(t, dir, "a", "one")
 	token := e.token("ann")
@@ -237,9 +247,7 @@ func TestLiveFiles(t *testing.T) {
 	}
 	c.says(`{"op":"open","channel":20,"kind":"files","args":{"session_id":"home","path":%q}}`, dir)
 	c.expects("error 20 RESOURCE_LIMIT_EXCEEDED 4 channels of files are open")
-	e.Hub.Decide = func(policy.Question) policy.Decision {
-		return policy.Decision{Reason: fault.New(fault.Forbidden, forbids)}
-	}
+	refuses.Store(true)
 	putFile(t, dir, "c", "unseen")
 	for range 4 {
 		if m := c.hears(); m.Op != "closed" || m.Error == nil || m.Error.Status != 403 {

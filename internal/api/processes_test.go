@@ -25,7 +25,7 @@ func TestProcessesAreChecked(t *testing.T) {
 		"an odd process":       {ann.ask("GET", "/processes/..%2F%00/output", ""), 404},
 		"an unknown signal":    {ann.ask("POST", "/processes/p/signal", `{"signal":"WINCH"}`), 400},
 		"an unknown field":     {ann.ask("POST", "/processes/p/input", `{"text":"x"}`), 400},
-		"too much input":       {ann.ask("POST", "/processes/p/input", `{"data":"` + strings.Repeat("x", 2<<20) + `"}`), 400},
+		"too much input":       {ann.ask("POST", "/processes/p/input", `{"data":"`+strings.Repeat("x", 2<<20)+`"}`), 400},
 		"ports, none of which": {ann.ask("GET", "/ports", ""), 200},
 	} {
 		if tt.got.StatusCode != tt.status {

@@ -122,7 +122,7 @@ func TestResults(t *testing.T) {
 	}
 	call(ann, "execute_code", "again")
 	if got := results(ann, "home", ""); len(got) != 1 || got[0]["input"] != "again" {
-		t.Errorf("of the session before: %v", got)
+		t.Errorf("of the session before: %.200v", got)
 	}
 	e.Hub.Decide = func(q policy.Question) policy.Decision {
 		if q.Operation == policy.ResultRead {

@@ -155,9 +155,23 @@ type FileMove struct {
 	Holds   FileCondition // of the file that is moved
 }
 
+// detail implements detailInput.
+func (m FileMove) detail(*Hub, auth.Principal) string {
+	if !path.IsAbs(m.Path) { // it is refused after policy has allowed it
+		return m.Path
+	}
+	return path.Clean(m.Path)
+}
+
 // moveFile moves a file. It is reading and removing the one, too, and a folder is all that is in it: else a move would lead
 // past rules about paths.
 func (h *Hub) moveFile(ctx context.Context, p auth.Principal, m FileMove) (moved Removed, err error) {
+	for name, at := range map[string]*string{"from": &m.From, "to": &m.Path} {
+		if !path.IsAbs(*at) {
+			return moved, fault.Argument(name, "%s must be an absolute path", name)
+		}
+		*at = path.Clean(*at)
+	}
 	source := FilePath{m.SessionID, m.From}
 	for _, o := range []policy.Operation{policy.FileRead, policy.FileRemove} {
 		if _, err := h.authorize(ctx, h.fileRequest(o, p, source)); err != nil {

@@ -149,7 +149,9 @@ func Do[T any](ctx context.Context, h *Hub, r Request, handle func(context.Conte
 		return answer, err
 	}
 	defer a.Close()
-	answer, err = handle(ctx)
+	if answer, err = handle(ctx); err == nil {
+		h.afterSuccess(r.Operation)
+	}
 	a.outcome, a.silent = outcomeOf(err), r.Operation.Polled()
 	if s, ok := any(answer).(sessionAnswer); ok {
 		a.session = s.session()

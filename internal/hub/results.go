@@ -82,7 +82,24 @@ func (h *Hub) keepResult(o policy.Operation, c tool.Call, res *tool.Result) {
 	}
 	kept := keptResult{owner: c.Principal.ID, session: res.Session, SessionResult: r}
 	kept.bytes = r.size()
-	h.results.add(kept, func(k keptResult) bool { return h.Sessions == nil || h.Sessions.Has(k.owner, k.session) })
+	h.results.add(kept, h.livesStill)
+}
+
+func (h *Hub) livesStill(k keptResult) bool {
+	return h.Sessions == nil || h.Sessions.Has(k.owner, k.session)
+}
+
+// afterSuccess forgets the results of sessions that a request has ended. A home gets the same id again.
+func (h *Hub) afterSuccess(o policy.Operation) {
+	if o == policy.SessionStop || o == policy.SessionStopAll {
+		h.results.prune(h.livesStill)
+	}
+}
+
+func (s *results) prune(lives func(keptResult) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = slices.DeleteFunc(s.all, func(k keptResult) bool { return !lives(k) })
 }
 
 // inputText returns the text of an argument that is a text, or a list of words.

@@ -121,14 +121,19 @@ func (l *liveFiles) Next(ctx context.Context) ([]any, error) {
 			err = l.awaitEvent(ctx)
 		} else {
 			out, err = l.look(ctx, programs.Agent)
+			if len(out) > 0 && err == nil {
+				err = l.again(ctx) // waiting takes long
+			}
 		}
 		switch {
 		case l.hub.Stops():
 			return nil, ErrStops
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case len(out) > 0 || err != nil:
-			return out, err
+		case err != nil:
+			return nil, err
+		case len(out) > 0:
+			return out, nil
 		}
 	}
 }

@@ -4271,7 +4271,7 @@ type WriteStream struct {
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Size          *uint64                `protobuf:"varint,2,opt,name=size,proto3,oneof" json:"size,omitempty"`
 	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`
-	Condition     *FileCondition         `protobuf:"bytes,4,opt,name=condition,proto3" json:"condition,omitempty"` // checked before the bytes come, and before the file is replaced
+	Condition     *FileCondition         `protobuf:"bytes,4,opt,name=condition,proto3" json:"condition,omitempty"` // checked before the file is replaced
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
