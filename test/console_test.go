@@ -536,6 +536,7 @@ func (c *consoleUse) edits() {
 	x.see(`!document.querySelector("dialog[open]")`)
 	c.arranges(x)
 	c.seesResults(x)
+	c.talksToAProcess(x)
 }
 
 // arranges makes, renames and deletes files and folders; the list follows by itself.
@@ -582,6 +583,29 @@ display(Plot()); display(Rows()); print("<img src=x onerror=hit()>")`})
 	x.see(`document.querySelector("td")?.textContent === "<b>Bern</b>"`)
 	x.shows("<img src=x onerror=hit()>")
 	c.picture(x, "results")
+}
+
+// talksToAProcess sees what a process prints, gives it input, and ends it; and makes a link for a port that listens.
+func (c *consoleUse) talksToAProcess(x *tab) {
+	c.agent.call("execute_command", args{"command": "echo asks; while read l; do echo got-$l; done; exit 3", "background": true})
+	c.screen(x, "sessions/"+c.home+"/running")
+	x.shows("echo asks")
+	evaluate[bool](x, `[...document.querySelectorAll("[aria-label^='Output of']")].find(b => b.ariaLabel.includes("echo asks")).click(), true`)
+	x.see(`document.querySelector("dialog .output")?.textContent.includes("asks")`)
+	x.fill("#process-input", "hello")
+	x.click("Send")
+	x.see(`document.querySelector("dialog .output")?.textContent.includes("got-hello")`)
+	c.picture(x, "output")
+	x.click("End of input")
+	x.shows("It has ended with exit code 3")
+	x.click("Close")
+	c.agent.call("execute_command", args{"command": "python3 -m http.server 8124", "background": true})
+	x.shows("listens, without a link")
+	c.picture(x, "running")
+	x.click("Expose port 8124")
+	x.shows("Open port 8124 in a new tab")
+	c.agent.call("close_port", args{"port": 8124})
+	c.agent.call("execute_command", args{"command": "pkill -f http.server"})
 }
 
 // picture writes a picture of a page, if anybody wants to look at it.
@@ -755,6 +779,7 @@ var consolePages = []struct{ name, path, shows string }{
 	{"now", "", "What happens"},
 	{"terminal", "sessions/HOME/terminal", "New terminal"},
 	{"files", "sessions/HOME/files", "note.txt"},
+	{"results", "sessions/HOME/results", "execute_command"},
 	{"running", "sessions/HOME/running", "sleep 3000"},
 	{"network", "sessions/HOME/network", "May reach"},
 	{"timeline", "sessions/HOME/timeline", "shell.execute"},

@@ -53,7 +53,7 @@ var (
 // conditions are the headers by which a file is changed only if it is still what the client knows.
 var conditions = []openapi.Parameter{
 	openapi.RequestHeader("If-Match", "Change it only if it has one of these ETags, or for `*` exists; else 412.",
-		openapi.Text("")),
+		openapi.Text(`^(\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*)$`)),
 	openapi.RequestHeader("If-None-Match", "`*`: only if there is nothing yet; else 412.", openapi.OneOf("*"))}
 
 // noContent is the answer of routes that answer with nothing.

@@ -29,7 +29,7 @@ type FileRow struct {
 	Mode     uint32    `json:"mode" jsonschema:"The permission bits."`
 	Modified time.Time `json:"modified"`
 	Target   string    `json:"target,omitempty" jsonschema:"Where a symbolic link leads."`
-	ETag     string    `json:"etag,omitempty" jsonschema:"Another one after each change. In a list, not of symbolic links."`
+	ETag     string    `json:"etag,omitempty" jsonschema:"Another one after each change. Lists have none of symbolic links."`
 }
 
 func fileRow(f agent.File, name string) FileRow {

@@ -68,7 +68,8 @@ const (
 
 // ReadProcess begins to read the output of a process of a session that runs.
 func (h *Hub) ReadProcess(ctx context.Context, p auth.Principal, q OutputQuery) (*ProcessReader, error) {
-	return begin(ctx, h, h.sessionRequest(policy.ProcessRead, p, q.SessionID), func(a *ActiveRequest) (*ProcessReader, error) {
+	request := h.sessionRequest(policy.ProcessRead, p, q.SessionID)
+	return begin(ctx, h, request, func(a *ActiveRequest) (*ProcessReader, error) {
 		if q.Cursor < 0 {
 			return nil, fault.Argument("cursor", "cursor must not be negative")
 		}
@@ -225,7 +226,7 @@ func (h *Hub) processTool(ctx context.Context, p auth.Principal, id ProcessID, n
 // PortRow is a port of a session: a program listens on it, it has a link, or both.
 type PortRow struct {
 	Port      int        `json:"port"`
-	Listening bool       `json:"listening" jsonschema:"Whether a program listens on it; false also while the session sleeps."`
+	Listening bool       `json:"listening" jsonschema:"Whether a program listens; false while the session sleeps."`
 	Program   string     `json:"program,omitempty" jsonschema:"The name of the program that listens."`
 	Exposed   bool       `json:"exposed" jsonschema:"Whether it has a link."`
 	Public    bool       `json:"public,omitempty" jsonschema:"Whether the link needs no token."`

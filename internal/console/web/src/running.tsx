@@ -67,7 +67,7 @@ function Processes({ session: s }: { session: Session }) {
                   <td>{text.name(p.status)}</td>
                   <td class="actions">
                     {p.kind === "background" && (
-                      <button class="small" data-row onClick={() => setShown(p)}>
+                      <button class="small" data-row aria-label={"Output of " + text.name(p.command)} onClick={() => setShown(p)}>
                         Output
                       </button>
                     )}
