@@ -16,13 +16,13 @@ import (
 )
 
 // uncheckable are the operations that Schemathesis does not call:
-//   - streams on upgraded connections, and the stream of events, which does not end: TestTheClientIsKilled,
-//     TestPortsForward, TestEvents and TestLiveTerminal have them;
+//   - streams on upgraded connections, and those of events and output, which do not end: TestTheClientIsKilled,
+//     TestPortsForward, TestEvents, TestFaces and TestLiveTerminal have them;
 //   - the log-in and log-out of a browser, whose answers depend on its cookie: TestConsole has them;
 //   - tools that run any text as a program, for as long as the call says, and those that start or
 //     install third-party servers, which reach the network: the tests of the tools have them;
 //   - builds of templates, whose images come from a registry: TestTemplates has them.
-const uncheckable = `^/v1/(stdio|events|live)$|^/console/log|/exec$|/ports/|/build$|` +
+const uncheckable = `^/v1/(stdio|events|live)$|^/console/log|/exec$|/ports/|/output$|/build$|` +
 	`^/v1/tools/(execute_|sandbox_shell_exec|connect_external|auto_install|restart_external)`
 
 // The HTTP API is what its description says: Schemathesis makes requests of the description, some

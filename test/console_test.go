@@ -503,8 +503,12 @@ func (c *consoleUse) edits() {
 	c.agent.shell("home", "echo agent > /workspace/note.txt")
 	x.fill(".editor", "third")
 	x.click("Save")
-	x.shows("The file has changed")
-	x.click("Overwrite it")
+	x.shows("Your text is still here")
+	if got := evaluate[string](x, `document.querySelector(".editor").value`); got != "third" {
+		c.t.Errorf("the text is %q", got)
+	}
+	c.picture(x, "conflict")
+	x.click("Overwrite the file")
 	x.shows("Saved")
 	if got := c.agent.shell("home", "cat /workspace/note.txt").Text; !strings.Contains(got, "third") {
 		c.t.Errorf("the file has %q", got)
@@ -513,7 +517,7 @@ func (c *consoleUse) edits() {
 	x.see(`!document.querySelector("dialog[open]")`)
 	// The ends of lines stay as they are.
 	c.agent.shell("home", `printf 'one\r\ntwo\r\n' > /workspace/crlf.txt; printf 'one\r\ntwo\n' > /workspace/mixed.txt`)
-	x.click("Reload")
+	x.shows("crlf.txt") // nobody has asked for the list again
 	x.click("crlf.txt")
 	x.see(`document.querySelector(".editor")?.value === "one\ntwo\n"`)
 	x.fill(".editor", "three")
@@ -531,6 +535,85 @@ func (c *consoleUse) edits() {
 	}
 	x.click("Close")
 	x.see(`!document.querySelector("dialog[open]")`)
+	c.arranges(x)
+	c.seesResults(x)
+	c.talksToAProcess(x)
+}
+
+// arranges makes, renames and deletes files and folders; the list follows by itself.
+func (c *consoleUse) arranges(x *tab) {
+	x.click("New folder")
+	x.fill("#file-name", "made")
+	x.click("Create")
+	x.shows("made/")
+	x.click("Rename mixed.txt")
+	x.fill("#file-name", "note.txt")
+	x.click("Rename")
+	x.shows("There is something at")
+	x.fill("#file-name", "made/new name.txt")
+	x.click("Rename")
+	x.see(`!document.querySelector("dialog[open]") && !document.querySelector("main").innerText.includes("mixed.txt")`)
+	c.agent.shell("home", "cat '/workspace/made/new name.txt'; rm /workspace/crlf.txt")
+	x.see(`!document.querySelector("main").innerText.includes("crlf.txt")`)
+	c.picture(x, "files")
+	x.click("Delete made")
+	x.click("Delete")
+	x.see(`!document.querySelector("main").innerText.includes("made/")`)
+	if got := c.agent.shell("home", "ls /workspace").Text; strings.Contains(got, "made") {
+		c.t.Errorf("there is %s", got)
+	}
+}
+
+// seesResults shows what code returns, as it comes.
+func (c *consoleUse) seesResults(x *tab) {
+	c.screen(x, "sessions/"+c.home+"/results")
+	x.shows("ls /workspace")
+	c.agent.call("execute_code", args{"code": `
+import struct, zlib
+def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+rows = b"".join(b"\0" + bytes((x * 4, y * 4, 128) [i] for x in range(64) for i in range(3)) for y in range(64))
+class Plot:
+    def _repr_png_(self):
+        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 64, 64, 8, 2, 0, 0, 0)) + \
+            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+class Rows:
+    def _repr_markdown_(self): return "| city | people |\n|---|---|\n| <b>Bern</b> | 134000 |"
+from IPython.display import display
+display(Plot()); display(Rows()); print("<img src=x onerror=hit()>")`})
+	x.see(`document.querySelector("img.picture")?.naturalWidth === 64`)
+	x.see(`document.querySelector("td")?.textContent === "<b>Bern</b>"`)
+	x.shows("<img src=x onerror=hit()>")
+	c.picture(x, "results")
+}
+
+// talksToAProcess sees what a process prints, gives it input, and ends it; and makes a link for a port that listens.
+func (c *consoleUse) talksToAProcess(x *tab) {
+	c.agent.call("execute_command", args{"command": "echo asks; while read l; do echo got-$l; done; exit 3", "background": true})
+	c.screen(x, "sessions/"+c.home+"/running")
+	x.shows("echo asks")
+	evaluate[bool](x, `[...document.querySelectorAll("[aria-label^='Output of']")].find(b => b.ariaLabel.includes("echo asks")).click(), true`)
+	x.see(`document.querySelector("dialog .output")?.textContent.includes("asks")`)
+	x.fill("#process-input", "hello")
+	x.click("Send")
+	x.see(`document.querySelector("dialog .output")?.textContent.includes("got-hello")`)
+	c.picture(x, "output")
+	x.click("End of input")
+	x.shows("It has ended with exit code 3")
+	x.click("Close")
+	c.agent.call("execute_command", args{"command": "python3 -m http.server 8124", "background": true})
+	x.shows("listens, without a link")
+	c.picture(x, "running")
+	x.click("Expose port 8124")
+	x.shows("Open port 8124 in a new tab")
+	c.agent.call("close_port", args{"port": 8124})
+	c.agent.call("execute_command", args{"command": "pkill -f http.server"})
+}
+
+// picture writes a picture of a page, if anybody wants to look at it.
+func (c *consoleUse) picture(x *tab, name string) {
+	if folder := os.Getenv("SANDLOT_PICTURES"); folder != "" {
+		x.picture(filepath.Join(folder, name+".png"))
+	}
 }
 
 // hostileTexts are what sandboxes call files and print.
@@ -709,6 +792,7 @@ var consolePages = []struct{ name, path, shows string }{
 	{"now", "", "What happens"},
 	{"terminal", "sessions/HOME/terminal", "New terminal"},
 	{"files", "sessions/HOME/files", "note.txt"},
+	{"results", "sessions/HOME/results", "execute_command"},
 	{"running", "sessions/HOME/running", "sleep 3000"},
 	{"network", "sessions/HOME/network", "May reach"},
 	{"timeline", "sessions/HOME/timeline", "shell.execute"},

@@ -79,6 +79,35 @@ func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
 	return all, nil
 }
 
+// Listener is a TCP port of a sandbox on which a program listens.
+type Listener struct {
+	Port    int
+	Program string // its name, printable
+}
+
+// maxListeners is how many ports an agent may list, and maxProgram how many bytes the name of a program has.
+const maxListeners, maxProgram = 256, 64
+
+// ListPorts returns on which TCP ports the programs of the sandbox listen, each once.
+func (c *Client) ListPorts(ctx context.Context) ([]Listener, error) {
+	m, err := timedCall(ctx, 0, c.rpc.ListPorts, &agentv1.ListPortsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	if len(m.Listeners) > maxListeners {
+		return nil, ErrProtocol
+	}
+	all, known := []Listener{}, map[uint32]bool{}
+	for _, l := range m.Listeners {
+		if l.Port < 1 || l.Port > 65535 || known[l.Port] {
+			return nil, ErrProtocol
+		}
+		known[l.Port] = true
+		all = append(all, Listener{int(l.Port), line(l.Program, maxProgram)})
+	}
+	return all, nil
+}
+
 // ProcessOutput is a part of the output of a background process.
 type ProcessOutput struct {
 	Data      []byte

@@ -29,6 +29,7 @@ const (
 	Denied      = Reason(connect.CodePermissionDenied)  // a file that may not be read, or not be written
 	Exhausted   = Reason(connect.CodeResourceExhausted) // a limit is reached, or the disk is full
 	TimedOut    = Reason(connect.CodeDeadlineExceeded)  // the agent waited for too long
+	Changed     = Reason(connect.CodeAborted)           // a condition about a file does not hold
 	Unsupported = Reason(connect.CodeUnimplemented)     // the agent, or the language's driver, cannot do it
 )
 

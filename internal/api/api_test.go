@@ -143,7 +143,7 @@ func (who) Tools(context.Context, auth.Principal) []tool.Tool {
 
 // operationsOf are the operations of further tools that routes call.
 var operationsOf = map[string]policy.Operation{"list_external_mcp": policy.MCPList, "fork_session": policy.SessionFork,
-	"snapshot_session": policy.SnapshotCreate, "list_snapshots": policy.SnapshotList,
+	"list_processes": policy.ProcessList, "snapshot_session": policy.SnapshotCreate, "list_snapshots": policy.SnapshotList,
 	"restore_snapshot": policy.SnapshotRestore, "remove_snapshot": policy.SnapshotRemove}
 
 func (w who) Find(p auth.Principal, name string) (tool.Callable, bool) {

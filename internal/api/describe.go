@@ -26,6 +26,10 @@ var pathParameters = map[string]openapi.Parameter{
 		Schema: openapi.Text("")},
 	"files/path": {Description: "An absolute path in the sandbox without its first slash, with slashes in it.",
 		Schema: openapi.Text("")},
+	"stat/path":    {Description: "As for the routes of files.", Schema: openapi.Text("")},
+	"folders/path": {Description: "As for the routes of files.", Schema: openapi.Text("")},
+	"processes/process": {Description: "The `process_id`, or the part of it after the dot.",
+		Schema: openapi.Text("")},
 	"terminals/terminal": {Description: "The terminal's id, as in the list.", Schema: openapi.Text("")},
 	"ports/port":         {Description: "The number of the port.", Schema: openapi.Between(1, 65535)},
 	"tools/name":         {Description: "The tool's name, as in MCP's `tools/list`.", Schema: openapi.Text("")},
@@ -45,8 +49,15 @@ var (
 	pausing    = []int{http.StatusNotFound, http.StatusConflict}
 	remote     = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusBadGateway}
 	inSession  = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusConflict} // which may be paused
-	upload     = append([]int{http.StatusLengthRequired}, inSession...)
+	changing   = append([]int{http.StatusPreconditionFailed}, inSession...)
+	upload     = append([]int{http.StatusLengthRequired}, changing...)
 )
+
+// conditions are the headers by which a file is changed only if it is still what the client knows.
+var conditions = []openapi.Parameter{
+	openapi.RequestHeader("If-Match", "Change it only if it has one of these ETags, or for `*` exists; else 412.",
+		openapi.Text(`^(\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*)$`)),
+	openapi.RequestHeader("If-None-Match", "`*`: only if there is nothing yet; else 412.", openapi.OneOf("*"))}
 
 // noContent is the answer of routes that answer with nothing.
 var noContent = map[int]openapi.Answer{http.StatusNoContent: {Text: "It is done."}}
@@ -153,27 +164,73 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 			Text: "`HEAD` is answered too. When a transfer fails, the connection is cut, so that a part is not mistaken " +
 				"for the whole. `new` is answered with 404: no session is made for reading.",
 			Parameters: []openapi.Parameter{openapi.RequestHeader("Range", "One range, `bytes=from-to`.",
+				openapi.Text("")), openapi.RequestHeader("If-None-Match", "ETags: a file with one of them is not sent.",
 				openapi.Text(""))},
 			Answers: map[int]openapi.Answer{
+				http.StatusNotModified: {Text: "It has one of the ETags of `If-None-Match`."},
 				http.StatusOK: notJSON("The bytes of the file.", openapi.Bytes,
-					"Content-Disposition: `attachment`, with the file's name"),
+					"Content-Disposition: `attachment`, with the file's name", "ETag: another one after each change"),
 				http.StatusPartialContent: notJSON("The bytes of the range.", openapi.Bytes,
 					"Content-Range: which bytes of how many")}},
 		"PUT /v1/sessions/{id}/files/{path...}": {Summary: "Write a file", Errors: upload,
 			Text: "Replaces the file at once when all bytes have come, and creates missing " +
 				"parent folders. The `Content-Type` does not matter. A `Content-Length` is required.",
-			Request: &openapi.Body{Type: openapi.Bytes}, Optional: true,
-			Answers: map[int]openapi.Answer{http.StatusCreated: openapi.Answers[protocol.Uploaded]("It is written.",
+			Request: &openapi.Body{Type: openapi.Bytes}, Optional: true, Parameters: conditions,
+			Answers: map[int]openapi.Answer{http.StatusCreated: openapi.Answers[protocol.Uploaded](
+				"It is written. The header `ETag` has its new one.",
 				protocol.Uploaded{Path: "/workspace/in/hello.txt", Size: 6})}},
-		"DELETE /v1/sessions/{id}/files/{path...}": {Summary: "Remove a file or an empty folder", Errors: inSession,
-			Parameters: []openapi.Parameter{openapi.Query("recursive", "Remove a folder with everything in it.",
-				openapi.OneOf("true", "false"))}, Answers: noContent},
+		"DELETE /v1/sessions/{id}/files/{path...}": {Summary: "Remove a file or an empty folder", Errors: changing,
+			Parameters: append([]openapi.Parameter{openapi.Query("recursive", "Remove a folder with everything in it.",
+				openapi.OneOf("true", "false"))}, conditions...), Answers: noContent},
+		"GET /v1/sessions/{id}/stat/{path...}": {Summary: "What is at a path, without reading it", ID: "file.list.stat",
+			Errors: inSession, Text: "A symbolic link is not followed, but for its ETag, which is the one of its target.",
+			Answers: answers[hub.FileState]("What is there.", nil)},
+		"GET /v1/sessions/{id}/folders/{path...}": {Summary: "List a folder", Errors: inSession,
+			Text:    "At most 2,000 entries. The channel `files` of `GET /v1/live` tells what changes.",
+			Answers: answers[hub.FolderRows]("The entries, by their names.", nil)},
+		"POST /v1/sessions/{id}/folders/{path...}": {Summary: "Make a folder", ID: "file.write.folder", Errors: changing,
+			Text: "Missing folders above it are made. 412: there is something already.", Answers: noContent},
+		"POST /v1/sessions/{id}/move": {Summary: "Move or rename a file or folder", ID: "file.write.move",
+			Errors: changing, Parameters: conditions,
+			Text: "Needs `file.read` and `file.remove` for the old path, too. `If-Match` is about the file that is moved, " +
+				"`If-None-Match` about the new path. 412: there is something already.",
+			Request: jsonBody[moveRequest](moveRequest{From: "/workspace/a.txt", To: "/workspace/b/a.txt"}, "from", "to"),
+			Answers: noContent},
+		"GET /v1/sessions/{id}/results": {Summary: "The last results of code and commands in a session", Errors: badOrGone,
+			Text: "At most 20, and 8 MB of them, in memory alone: they go with the server, and when the session is ended. It wakes no session.",
+			Parameters: []openapi.Parameter{openapi.Query("after", "Only results after the one with this id.",
+				openapi.Text("^[0-9]{1,18}$"))},
+			Answers: answers[hub.SessionResults]("The results, the oldest first.", nil)},
 		"POST /v1/sessions/{id}/exec": {Summary: "Run an interactive process", ID: "shell.execute", Errors: inSession,
 			Text: "The connection is upgraded; docs/guide/api.md describes the frames.",
 			Parameters: append(upgradeHeaders(protocol.UpgradeExec),
 				openapi.Query("template", "The template of a session that is created.", openapi.Text("")),
 				openapi.Query("flavor", "The flavor of a session that is created.", openapi.Text(""))),
 			Answers: upgraded(protocol.UpgradeExec, "The client sends the command.")},
+		"GET /v1/sessions/{id}/processes": {Summary: "List the processes of a session", Errors: inSession,
+			Text:    "A session that sleeps wakes for it.",
+			Answers: answers[map[string]any]("The processes, as of `list_processes`.", nil)},
+		"GET /v1/sessions/{id}/processes/{process}/output": {Summary: "The output of a process, as it comes",
+			ID: "process.read.output", Errors: badOrGone,
+			Text: "The answer ends when the process has ended. It wakes no session, and keeps none awake: of one that " +
+				"sleeps, it goes on when the session wakes. When it is cut, ask again with `cursor`. The server keeps the " +
+				"last part of the output of a process; where it leaves bytes out, it cuts the answer, and the next one begins " +
+				"later. The channel `process` of `GET /v1/live` has the same.",
+			Parameters: []openapi.Parameter{openapi.Query("cursor", "From which byte of the output on.",
+				openapi.Text("^[0-9]{1,18}$"))},
+			Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The bytes.", openapi.Bytes,
+				outputBegins+": which byte of the output is the first one", exitCode+": as a trailer, if it ended by itself")}},
+		"POST /v1/sessions/{id}/processes/{process}/input": {Summary: "Write to the standard input of a process",
+			ID: "process.write", Errors: inSession,
+			Request: jsonBody[processInputRequest](processInputRequest{Data: "yes\n"}),
+			Answers: answers[map[string]any]("How much was written, as of `write_process`.", nil)},
+		"POST /v1/sessions/{id}/processes/{process}/signal": {Summary: "Send a signal to a process, or end it",
+			ID: "process.stop", Errors: inSession, Optional: true,
+			Request: jsonBody[processSignalRequest](processSignalRequest{Signal: "INT"}),
+			Answers: answers[map[string]any]("Whether it runs still, as of `stop_process`.", nil)},
+		"GET /v1/sessions/{id}/ports": {Summary: "The ports of a session: those with a link, and those on which a program " +
+			"listens", ID: "process.list.ports", Errors: missing, Text: "It wakes no session.",
+			Answers: answers[hub.PortRows]("The ports.", nil)},
 		"GET /v1/sessions/{id}/terminals": {Summary: "List the terminals of a session", ID: "process.list.terminals",
 			Errors: missing,
 			Text: "It does not wake the session: of one that sleeps, those are listed that this server has seen. `GET " +
@@ -366,7 +423,8 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 				openapi.Query("follow", "`false`: end after the events that there are.", openapi.OneOf("true", "false")),
 				openapi.RequestHeader("Last-Event-ID", "Continue after this event.", openapi.Text(""))},
 			Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The events.", openapi.Events)}},
-		"GET /v1/live": {Summary: "The live channel: events, questions, sessions, servers, their logs and terminals, pushed",
+		"GET /v1/live": {Summary: "The live channel: events, files, processes, questions, sessions, servers, their logs and " +
+			"terminals, pushed",
 			ID: "client.connect.live", Errors: badRequest,
 			Text: "A WebSocket for each client, with numbered channels; docs/guide/api.md describes the messages. Each " +
 				"channel has the operation of the route that answers once.",

@@ -7,6 +7,7 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -52,6 +53,13 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, p auth.Princip
 	defer f.Close()
 	size := uint64(f.Size)
 	h := w.Header()
+	if f.ETag != "" {
+		h.Set("ETag", f.ETag)
+		if slices.Contains(splitTags(r.Header.Values("If-None-Match")), f.ETag) {
+			w.WriteHeader(http.StatusNotModified)
+			return nil
+		}
+	}
 	if ranged && offset > size {
 		h.Set("Content-Range", fmt.Sprintf("bytes */%d", size))
 		return f.Fail(fault.New(fault.InvalidParameters,
@@ -90,9 +98,17 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request, p auth.Princip
 func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	s.withLength(w, r, func(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 		at := requestedFile(r)
-		size, err := s.Hub.WriteFile(r.Context(), p, at, r.Body, r.ContentLength)
+		holds, err := condition(r)
 		if err != nil {
 			return err
+		}
+		size, etag, err := s.Hub.WriteFile(r.Context(), p, hub.FileContent{FilePath: at, Content: r.Body,
+			Size: r.ContentLength, Holds: holds})
+		if err != nil {
+			return err
+		}
+		if etag != "" {
+			w.Header().Set("ETag", etag)
 		}
 		writeJSON(w, http.StatusCreated, protocol.Uploaded{Path: at.Path, Size: size})
 		return nil
@@ -126,5 +142,86 @@ func (s *Server) withLength(w http.ResponseWriter, r *http.Request, serve stream
 }
 
 func fileRemoval(_ http.ResponseWriter, r *http.Request) (hub.Removal, error) {
-	return hub.Removal{FilePath: requestedFile(r), Recursive: r.URL.Query().Get("recursive") == "true"}, nil
+	holds, err := condition(r)
+	return hub.Removal{FilePath: requestedFile(r), Recursive: r.URL.Query().Get("recursive") == "true", Holds: holds}, err
+}
+
+func statPath(_ http.ResponseWriter, r *http.Request) (hub.StatPath, error) {
+	return hub.StatPath{FilePath: requestedFile(r)}, nil
+}
+
+func folderPath(_ http.ResponseWriter, r *http.Request) (hub.FolderPath, error) {
+	return hub.FolderPath{FilePath: requestedFile(r)}, nil
+}
+
+// moveRequest is the body of a request to move a file.
+type moveRequest struct {
+	From    string `json:"from" jsonschema:"The absolute path of a file or folder."`
+	To      string `json:"to" jsonschema:"Its new absolute path. Missing folders above it are made."`
+	Replace bool   `json:"replace,omitempty" jsonschema:"Replace a file that is there. A folder is never replaced."`
+}
+
+func fileMove(w http.ResponseWriter, r *http.Request) (m hub.FileMove, err error) {
+	var q moveRequest
+	if err := decode(w, r, 64<<10, &q, "from, to and replace"); err != nil {
+		return m, err
+	}
+	holds, err := condition(r)
+	if holds.Absent { // about the new name
+		holds.Absent, q.Replace = false, false
+	}
+	return hub.FileMove{FilePath: hub.FilePath{SessionID: hub.SessionID(r.PathValue("id")), Path: q.To},
+		From: q.From, Replace: q.Replace, Holds: holds}, err
+}
+
+// splitTags returns the entity tags of a header, which are in quotes.
+func splitTags(values []string) (tags []string) {
+	for _, tag := range strings.Split(strings.Join(values, ","), ",") {
+		if tag = strings.TrimSpace(tag); tag != "" {
+			tags = append(tags, tag)
+		}
+	}
+	return tags
+}
+
+// maxTags is how many entity tags a condition has.
+const maxTags = 16
+
+// condition reads the conditions of a request that changes a file.
+func condition(r *http.Request) (c hub.FileCondition, err error) {
+	wrong := func(name, text string) (hub.FileCondition, error) {
+		return hub.FileCondition{}, fault.Argument(name, "the header %s must be %s", name, text)
+	}
+	match, none := splitTags(r.Header.Values("If-Match")), splitTags(r.Header.Values("If-None-Match"))
+	switch {
+	case len(none) > 1 || len(none) == 1 && none[0] != "*":
+		return wrong("If-None-Match", "*: a file that does not exist yet")
+	case len(match) > maxTags || len(match) > 1 && slices.Contains(match, "*"):
+		return wrong("If-Match", fmt.Sprintf("* or up to %d ETags", maxTags))
+	}
+	c.Absent = len(none) == 1
+	for _, tag := range match {
+		strong := strings.TrimPrefix(tag, "W/")
+		switch {
+		case tag == "*":
+			c.Exists = true
+		case len(strong) < 2 || strong[0] != '"' || strong[len(strong)-1] != '"':
+			return wrong("If-Match", "* or an ETag with its quotes")
+		case strong != tag: // a weak one never matches (RFC 9110, 13.1.1)
+			c.Versions = append(c.Versions, "weak")
+		default:
+			c.Versions = append(c.Versions, strings.Trim(tag, `"`))
+		}
+	}
+	return c, nil
+}
+
+func resultsQuery(_ http.ResponseWriter, r *http.Request) (q hub.ResultsQuery, err error) {
+	q.SessionID = hub.SessionID(r.PathValue("id"))
+	if after := r.URL.Query().Get("after"); after != "" {
+		if q.After, err = strconv.ParseInt(after, 10, 64); err != nil {
+			err = fault.Argument("after", "after must be the id of a result")
+		}
+	}
+	return q, err
 }

@@ -27,6 +27,7 @@ const (
 	InvalidParameters
 	NotFound
 	FileAccess
+	FileChanged
 	Unauthorized
 	Forbidden
 	SessionState
@@ -66,6 +67,8 @@ var kinds = map[Kind]kindInfo{
 		[]string{"Check the name; list what is there first"}},
 	FileAccess: {"FILE_ACCESS_ERROR", "validation", "low", "", -32602, 400,
 		[]string{"List the directory to see what is there (sandbox_list_files)"}},
+	FileChanged: {"FILE_CHANGED", "validation", "low", "", -32602, 412,
+		[]string{"Read the file again, and decide with its new ETag"}},
 	Unauthorized: {"UNAUTHORIZED", "authentication", "medium", "Unauthorized: ", -32600, 401,
 		[]string{"Send a valid token: Authorization: Bearer …", "Make one with `sandlot token create --user NAME`"}},
 	Forbidden: {"FORBIDDEN", "authentication", "medium", "Not allowed: ", -32600, 403,

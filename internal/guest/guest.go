@@ -807,6 +807,15 @@ func (a *Agent) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageRes
 	return u, nil
 }
 
+// ListPorts implements the RPC.
+func (a *Agent) ListPorts(context.Context, *agentv1.ListPortsRequest) (*agentv1.ListPortsResponse, error) {
+	r := new(agentv1.ListPortsResponse)
+	for _, l := range process.Listeners() {
+		r.Listeners = append(r.Listeners, &agentv1.Listener{Port: l.Port, Program: wire.UTF8(l.Program)})
+	}
+	return r, nil
+}
+
 // ListProcesses implements the RPC. Interpreters are listed as processes, too.
 func (a *Agent) ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*agentv1.ListProcessesResponse, error) {
 	return &agentv1.ListProcessesResponse{Processes: append(a.List(), a.interpreters()...)}, nil

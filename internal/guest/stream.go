@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/files"
 	"sandlot/internal/guest/process"
 	"sandlot/proto/agentv1"
 )
@@ -93,7 +94,8 @@ func (a *Agent) sendFile(s net.Conn, r *agentv1.ReadStream, ticket []byte) {
 		defer conn.Close()
 		target = conn
 	}
-	if wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(st.Size()), Direct: conn != nil}) == nil {
+	reply := &agentv1.StreamReply{Size: uint64(st.Size()), Direct: conn != nil, Version: files.VersionOf(st)}
+	if wire.WriteMessage(s, reply) == nil {
 		copyFile(target, io.NewSectionReader(f, offset, length)) // after an error the host misses bytes
 	}
 }
@@ -121,8 +123,9 @@ func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream, ticket []byte) {
 		err = wire.Errorf(connect.CodeInvalidArgument,
 			"the transfer was cut: %d of %d bytes arrived, and the file was not changed", size, *w.Size)
 	}
-	if err = file.Commit(err); err == nil {
-		_ = wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(size)})
+	if err = file.Commit(w.Condition, err); err == nil {
+		version, _ := a.Version(w.Path) // it may be gone again
+		_ = wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(size), Version: version})
 		return
 	}
 	refuse(s, err)

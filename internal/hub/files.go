@@ -48,8 +48,12 @@ type ByteRange struct{ Offset, Limit uint64 }
 type File struct {
 	*ActiveRequest
 	io.Reader
-	Size int64 // of the whole file, in bytes
+	Size int64  // of the whole file, in bytes
+	ETag string // empty: its agent knows none
 }
+
+// FileCondition is what must hold of a file before it is changed.
+type FileCondition = agent.Condition
 
 const (
 	// stallTimeout is how long a transfer may make no progress.
@@ -67,12 +71,12 @@ func (h *Hub) ReadFile(ctx context.Context, p auth.Principal, file FilePath, spa
 		if err != nil {
 			return nil, err
 		}
-		stream, size, err := l.Agent().Download(ctx, file.Path, int64(span.Offset), int64(span.Limit))
+		stream, whole, err := l.Agent().Download(ctx, file.Path, int64(span.Offset), int64(span.Limit))
 		if err != nil {
 			return nil, l.Fault(ctx, err, fault.FileAccess)
 		}
 		a.cleanups = append(a.cleanups, func() { stream.Close() })
-		return &File{a, &countingReader{&deadlineConn{stream}, &a.sent}, size}, nil
+		return &File{a, &countingReader{&deadlineConn{stream}, &a.sent}, whole.Size, etagOf(whole)}, nil
 	})
 }
 
@@ -135,56 +139,64 @@ type upload struct {
 	quota   *usage.Upload
 }
 
-// WriteFile replaces a file of a session by content, which has size bytes. It returns the
-// file's size. If content ends with an error, the file does not change.
-func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, file FilePath, content io.Reader,
-	size int64) (int64, error) {
-	u, err := begin(ctx, h, h.fileRequest(policy.FileWrite, p, file), func(a *ActiveRequest) (*upload, error) {
+// FileContent is the new content of a file, which has Size bytes.
+type FileContent struct {
+	FilePath
+	Content io.Reader
+	Size    int64
+	Holds   FileCondition
+}
+
+// WriteFile replaces a file of a session. It returns the file's size and ETag. If the content ends with an error, or the
+// condition does not hold, the file does not change.
+func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, file FileContent) (size int64, etag string, err error) {
+	u, err := begin(ctx, h, h.fileRequest(policy.FileWrite, p, file.FilePath), func(a *ActiveRequest) (*upload, error) {
 		l, err := a.openSession(ctx, SessionSpec{ID: string(file.SessionID)})
 		if err != nil {
 			return nil, err
 		}
-		quota, err := l.ReserveUpload(file.Path, size)
+		quota, err := l.ReserveUpload(file.Path, file.Size)
 		if err != nil {
 			return nil, err
 		}
 		a.cleanups = append(a.cleanups, quota.Close)
-		stream, err := l.Agent().Upload(ctx, file.Path, size)
+		stream, err := l.Agent().Upload(ctx, file.Path, file.Size, file.Holds)
 		if err != nil {
 			return nil, l.Fault(ctx, err, fault.FileAccess)
 		}
 		return &upload{a, l, stream, quota}, nil
 	})
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	defer u.request.Close()
 	defer u.stream.Close()
-	size, err = u.copy(ctx, content)
-	return size, u.request.Fail(err)
+	written, err := u.copy(ctx, file.Content)
+	return written.Size, etagOf(written), u.request.Fail(err)
 }
 
-func (u *upload) copy(ctx context.Context, content io.Reader) (int64, error) {
+func (u *upload) copy(ctx context.Context, content io.Reader) (agent.File, error) {
 	body := &errorRecorder{Reader: &uploadReader{&countingReader{content, &u.request.received}, u.quota}}
 	_, copyErr := io.CopyBuffer(struct{ io.Writer }{&deadlineConn{u.stream}}, body, make([]byte, copyBuffer))
 	if body.err != nil { // closing the stream tells the agent to discard what arrived
-		return 0, fault.Wrap(fault.InvalidParameters, body.err, "the transfer broke, and nothing was changed")
+		return agent.File{}, fault.Wrap(fault.InvalidParameters, body.err, "the transfer broke, and nothing was changed")
 	}
-	size, err := u.stream.Commit(time.Now().Add(stallTimeout))
+	written, err := u.stream.Commit(time.Now().Add(stallTimeout))
 	if err != nil {
 		if copyErr != nil && !errors.As(err, new(*agent.Refusal)) {
 			err = copyErr
 		}
-		return 0, u.lease.Fault(ctx, err, fault.FileAccess)
+		return agent.File{}, u.lease.Fault(ctx, err, fault.FileAccess)
 	}
 	u.quota.Done()
-	return size, nil
+	return written, nil
 }
 
 // Removal is a file to be removed, or, with Recursive, a folder with everything in it.
 type Removal struct {
 	FilePath
 	Recursive bool
+	Holds     FileCondition
 }
 
 // Removed is the output of RemoveFile, for the event alone. It implements sessionAnswer.
@@ -201,7 +213,7 @@ func (h *Hub) removeFile(ctx context.Context, p auth.Principal, r Removal) (Remo
 		return Removed{}, err
 	}
 	defer l.Release()
-	if err := l.Agent().RemoveFile(ctx, r.Path, r.Recursive); err != nil {
+	if err := l.Agent().RemoveFile(ctx, r.Path, r.Recursive, r.Holds); err != nil {
 		return Removed{l.ID()}, l.Fault(ctx, err, fault.FileAccess)
 	}
 	return Removed{l.ID()}, nil

@@ -92,6 +92,8 @@ type Hub struct {
 	external        tool.External // third-party servers; nil: none
 	asking          asking
 	tokenMu         sync.Mutex // held while a token is made: a user has at most maxTokens
+	watches         watches
+	results         results
 }
 
 // New returns a hub that is open.
@@ -158,7 +160,9 @@ func Do[T any](ctx context.Context, h *Hub, r Request, handle func(context.Conte
 		return answer, err
 	}
 	defer a.Close()
-	answer, err = handle(ctx)
+	if answer, err = handle(ctx); err == nil {
+		h.afterSuccess(r.Operation)
+	}
 	a.outcome, a.silent = outcomeOf(err), r.Operation.Polled()
 	if s, ok := any(answer).(sessionAnswer); ok {
 		a.session = s.session()

@@ -32,10 +32,21 @@ var (
 	ChangeSession   = newOp(policy.SessionChange, (*Hub).changeSession)
 	StopAllSessions = newOp(policy.SessionStopAll, (*Hub).stopAllSessions)
 
+	ListProcesses  = toolOp("list_processes")
+	WriteToProcess = newOp(policy.ProcessWrite, (*Hub).writeToProcess)
+	SignalProcess  = newOp(policy.ProcessStop, (*Hub).signalProcess)
+	ListPorts      = newOp(policy.ProcessList, (*Hub).listPorts)
+
 	ListTerminals = newOp(policy.ProcessList, (*Hub).listTerminals)
 	EndTerminal   = newOp(policy.ProcessStop, (*Hub).endTerminal)
 
 	RemoveFile = newOp(policy.FileRemove, (*Hub).removeFile)
+	StatFile   = newOp(policy.FileList, (*Hub).statFile)
+	MoveFile   = newOp(policy.FileWrite, (*Hub).moveFile)
+	ListFolder = newOp(policy.FileList, (*Hub).listFolder)
+	MakeFolder = newOp(policy.FileWrite, (*Hub).makeFolder)
+
+	ListResults = newOp(policy.ResultRead, (*Hub).listResults)
 
 	ReadNetwork        = newOp(policy.NetworkReadAll, (*Hub).readNetwork)
 	ReadSessionNetwork = newOp(policy.NetworkRead, (*Hub).readSessionNetwork)

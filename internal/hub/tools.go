@@ -91,6 +91,8 @@ func (h *Hub) call(ctx context.Context, c tool.Call, face bool) (*tool.Result, e
 	if err == nil {
 		a.session = res.Session
 		a.sent.Store(int64(res.Size()))
+		h.keepResult(r.Operation, c, res)
+		h.afterSuccess(r.Operation)
 		switch {
 		case res.Replayed:
 			a.outcome = event.Replayed

@@ -35,6 +35,8 @@ const (
 	FileList   Operation = "file.list"
 	FileRemove Operation = "file.remove"
 
+	ResultRead Operation = "result.read" // the last results of code and commands in a session
+
 	ProcessList  Operation = "process.list"
 	ProcessRead  Operation = "process.read"
 	ProcessWrite Operation = "process.write"
@@ -151,6 +153,7 @@ var table = map[Operation]rule{
 	ResourceList: reads, ResourceRead: reads, ResourceSubscribe: changes, CompletionComplete: reads,
 	CodeExecute: changes, ShellExecute: changes, CodeBackground: changes,
 	FileRead: reads, FileWrite: changes, FileList: reads, FileRemove: changes,
+	ResultRead:  reads,
 	ProcessList: reads, ProcessRead: reads, ProcessWrite: changes, ProcessStop: changes,
 	PortExpose: changes, PortClose: changes, PortDial: changes, PortVisit: {anyone: true, changes: true},
 	SessionList: reads, SessionCreate: changes, SessionStop: changes,
@@ -227,7 +230,7 @@ var polled = map[Operation]bool{
 	SessionList: true, SnapshotList: true, VolumeList: true, ProcessList: true, MCPList: true, MCPInspect: true,
 	SecretList: true, NetworkRead: true, NetworkReadAll: true, QuotaRead: true, QuestionList: true, TemplateList: true,
 	DatabaseRead: true, MetricsRead: true, EventRead: true, PrincipalRead: true, TokenList: true, UserList: true,
-	PolicyRead: true, PolicyCheck: true, UsageRead: true, UsageReadAll: true,
+	PolicyRead: true, PolicyCheck: true, UsageRead: true, UsageReadAll: true, ResultRead: true,
 }
 
 // Polled reports whether faces repeat the operation. It changes nothing, and says nothing that a sandbox or a third-party

@@ -79,7 +79,7 @@ func (x NetReply_Code) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NetReply_Code.Descriptor instead.
 func (NetReply_Code) EnumDescriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{59, 0}
+	return file_agent_proto_rawDescGZIP(), []int{69, 0}
 }
 
 type HelloRequest struct {
@@ -2711,6 +2711,139 @@ func (x *StopProcessResponse) GetExitCode() int32 {
 	return 0
 }
 
+type ListPortsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPortsRequest) Reset() {
+	*x = ListPortsRequest{}
+	mi := &file_agent_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPortsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPortsRequest) ProtoMessage() {}
+
+func (x *ListPortsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPortsRequest.ProtoReflect.Descriptor instead.
+func (*ListPortsRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{39}
+}
+
+// ListPortsResponse has the TCP ports on which programs of the sandbox listen.
+type ListPortsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Listeners     []*Listener            `protobuf:"bytes,1,rep,name=listeners,proto3" json:"listeners,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPortsResponse) Reset() {
+	*x = ListPortsResponse{}
+	mi := &file_agent_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPortsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPortsResponse) ProtoMessage() {}
+
+func (x *ListPortsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPortsResponse.ProtoReflect.Descriptor instead.
+func (*ListPortsResponse) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ListPortsResponse) GetListeners() []*Listener {
+	if x != nil {
+		return x.Listeners
+	}
+	return nil
+}
+
+type Listener struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Port          uint32                 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	Program       string                 `protobuf:"bytes,2,opt,name=program,proto3" json:"program,omitempty"` // the name of the process, as in /proc/PID/comm
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Listener) Reset() {
+	*x = Listener{}
+	mi := &file_agent_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Listener) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Listener) ProtoMessage() {}
+
+func (x *Listener) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Listener.ProtoReflect.Descriptor instead.
+func (*Listener) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Listener) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *Listener) GetProgram() string {
+	if x != nil {
+		return x.Program
+	}
+	return ""
+}
+
 type FileInfo struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	Path               string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"` // relative to the listed folder
@@ -2718,14 +2851,15 @@ type FileInfo struct {
 	Size               uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
 	Mode               uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"` // permission bits
 	ModifiedUnixMillis int64                  `protobuf:"varint,5,opt,name=modified_unix_millis,json=modifiedUnixMillis,proto3" json:"modified_unix_millis,omitempty"`
-	Target             string                 `protobuf:"bytes,6,opt,name=target,proto3" json:"target,omitempty"` // of a symbolic link
+	Target             string                 `protobuf:"bytes,6,opt,name=target,proto3" json:"target,omitempty"`   // of a symbolic link
+	Version            []byte                 `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"` // another one after each change
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
 
 func (x *FileInfo) Reset() {
 	*x = FileInfo{}
-	mi := &file_agent_proto_msgTypes[39]
+	mi := &file_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2737,7 +2871,7 @@ func (x *FileInfo) String() string {
 func (*FileInfo) ProtoMessage() {}
 
 func (x *FileInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[39]
+	mi := &file_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2750,7 +2884,7 @@ func (x *FileInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileInfo.ProtoReflect.Descriptor instead.
 func (*FileInfo) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *FileInfo) GetPath() string {
@@ -2795,6 +2929,76 @@ func (x *FileInfo) GetTarget() string {
 	return ""
 }
 
+func (x *FileInfo) GetVersion() []byte {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+// FileCondition is what must hold of a file before a request changes it. It is
+// checked in one step with the change, as far as other requests are concerned.
+type FileCondition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// versions: the file has one of them. Empty: any, and it need not exist.
+	Versions      [][]byte `protobuf:"bytes,1,rep,name=versions,proto3" json:"versions,omitempty"`
+	Exists        bool     `protobuf:"varint,2,opt,name=exists,proto3" json:"exists,omitempty"` // with any version
+	Absent        bool     `protobuf:"varint,3,opt,name=absent,proto3" json:"absent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileCondition) Reset() {
+	*x = FileCondition{}
+	mi := &file_agent_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileCondition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileCondition) ProtoMessage() {}
+
+func (x *FileCondition) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileCondition.ProtoReflect.Descriptor instead.
+func (*FileCondition) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *FileCondition) GetVersions() [][]byte {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+func (x *FileCondition) GetExists() bool {
+	if x != nil {
+		return x.Exists
+	}
+	return false
+}
+
+func (x *FileCondition) GetAbsent() bool {
+	if x != nil {
+		return x.Absent
+	}
+	return false
+}
+
 type ReadFileRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -2806,7 +3010,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_agent_proto_msgTypes[40]
+	mi := &file_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2818,7 +3022,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[40]
+	mi := &file_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2831,7 +3035,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ReadFileRequest) GetPath() string {
@@ -2865,7 +3069,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_agent_proto_msgTypes[41]
+	mi := &file_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2877,7 +3081,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[41]
+	mi := &file_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2890,7 +3094,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ReadFileResponse) GetData() []byte {
@@ -2921,7 +3125,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_agent_proto_msgTypes[42]
+	mi := &file_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2933,7 +3137,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[42]
+	mi := &file_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2946,7 +3150,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WriteFileRequest) GetPath() string {
@@ -2993,7 +3197,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_agent_proto_msgTypes[43]
+	mi := &file_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3005,7 +3209,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[43]
+	mi := &file_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3018,7 +3222,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *WriteFileResponse) GetSize() uint64 {
@@ -3029,17 +3233,20 @@ func (x *WriteFileResponse) GetSize() uint64 {
 }
 
 type ListFilesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	Depth         uint32                 `protobuf:"varint,2,opt,name=depth,proto3" json:"depth,omitempty"` // 1: the directory alone
-	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // entries
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Depth uint32                 `protobuf:"varint,2,opt,name=depth,proto3" json:"depth,omitempty"` // 1: the directory alone
+	Limit uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // entries
+	// wait_millis: how long to wait until the list has another digest than known.
+	Known         []byte `protobuf:"bytes,4,opt,name=known,proto3" json:"known,omitempty"`
+	WaitMillis    uint64 `protobuf:"varint,5,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_agent_proto_msgTypes[44]
+	mi := &file_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3051,7 +3258,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[44]
+	mi := &file_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3064,7 +3271,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListFilesRequest) GetPath() string {
@@ -3088,17 +3295,32 @@ func (x *ListFilesRequest) GetLimit() uint32 {
 	return 0
 }
 
+func (x *ListFilesRequest) GetKnown() []byte {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
+func (x *ListFilesRequest) GetWaitMillis() uint64 {
+	if x != nil {
+		return x.WaitMillis
+	}
+	return 0
+}
+
 type ListFilesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Files         []*FileInfo            `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	Files         []*FileInfo            `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"` // none, if the list has the known digest still
 	Truncated     bool                   `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Digest        []byte                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_agent_proto_msgTypes[45]
+	mi := &file_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3110,7 +3332,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[45]
+	mi := &file_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3123,7 +3345,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{45}
+	return file_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListFilesResponse) GetFiles() []*FileInfo {
@@ -3140,17 +3362,25 @@ func (x *ListFilesResponse) GetTruncated() bool {
 	return false
 }
 
+func (x *ListFilesResponse) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
 type RemoveFileRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Recursive     bool                   `protobuf:"varint,2,opt,name=recursive,proto3" json:"recursive,omitempty"`
+	Condition     *FileCondition         `protobuf:"bytes,3,opt,name=condition,proto3" json:"condition,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_agent_proto_msgTypes[46]
+	mi := &file_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3162,7 +3392,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[46]
+	mi := &file_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3175,7 +3405,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{46}
+	return file_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RemoveFileRequest) GetPath() string {
@@ -3192,6 +3422,13 @@ func (x *RemoveFileRequest) GetRecursive() bool {
 	return false
 }
 
+func (x *RemoveFileRequest) GetCondition() *FileCondition {
+	if x != nil {
+		return x.Condition
+	}
+	return nil
+}
+
 type RemoveFileResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3200,7 +3437,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_agent_proto_msgTypes[47]
+	mi := &file_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3212,7 +3449,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[47]
+	mi := &file_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3225,7 +3462,294 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{47}
+	return file_agent_proto_rawDescGZIP(), []int{51}
+}
+
+// StatFileRequest asks about a file or folder. The condition, if it does not hold,
+// is the error.
+type StatFileRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Condition     *FileCondition         `protobuf:"bytes,2,opt,name=condition,proto3" json:"condition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatFileRequest) Reset() {
+	*x = StatFileRequest{}
+	mi := &file_agent_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatFileRequest) ProtoMessage() {}
+
+func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
+func (*StatFileRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *StatFileRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *StatFileRequest) GetCondition() *FileCondition {
+	if x != nil {
+		return x.Condition
+	}
+	return nil
+}
+
+type StatFileResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// info: absent if there is no such file. The version is the one of the file that a
+	// symbolic link leads to.
+	Info          *FileInfo `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatFileResponse) Reset() {
+	*x = StatFileResponse{}
+	mi := &file_agent_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatFileResponse) ProtoMessage() {}
+
+func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
+func (*StatFileResponse) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *StatFileResponse) GetInfo() *FileInfo {
+	if x != nil {
+		return x.Info
+	}
+	return nil
+}
+
+// MoveFileRequest gives a file or folder another name. A folder is never replaced.
+type MoveFileRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	From          string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	Condition     *FileCondition         `protobuf:"bytes,3,opt,name=condition,proto3" json:"condition,omitempty"` // of the file that is moved
+	Replace       bool                   `protobuf:"varint,4,opt,name=replace,proto3" json:"replace,omitempty"`    // a file that is at the new name
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveFileRequest) Reset() {
+	*x = MoveFileRequest{}
+	mi := &file_agent_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveFileRequest) ProtoMessage() {}
+
+func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
+func (*MoveFileRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *MoveFileRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *MoveFileRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *MoveFileRequest) GetCondition() *FileCondition {
+	if x != nil {
+		return x.Condition
+	}
+	return nil
+}
+
+func (x *MoveFileRequest) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+type MoveFileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveFileResponse) Reset() {
+	*x = MoveFileResponse{}
+	mi := &file_agent_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveFileResponse) ProtoMessage() {}
+
+func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
+func (*MoveFileResponse) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{55}
+}
+
+// MakeFolderRequest makes a folder and the folders above it. already_exists: there
+// is something.
+type MakeFolderRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MakeFolderRequest) Reset() {
+	*x = MakeFolderRequest{}
+	mi := &file_agent_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MakeFolderRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MakeFolderRequest) ProtoMessage() {}
+
+func (x *MakeFolderRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MakeFolderRequest.ProtoReflect.Descriptor instead.
+func (*MakeFolderRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *MakeFolderRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+type MakeFolderResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MakeFolderResponse) Reset() {
+	*x = MakeFolderResponse{}
+	mi := &file_agent_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MakeFolderResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MakeFolderResponse) ProtoMessage() {}
+
+func (x *MakeFolderResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MakeFolderResponse.ProtoReflect.Descriptor instead.
+func (*MakeFolderResponse) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{57}
 }
 
 // SuperviseRequest makes the agent supervise a cell that the host sent to a
@@ -3245,7 +3769,7 @@ type SuperviseRequest struct {
 
 func (x *SuperviseRequest) Reset() {
 	*x = SuperviseRequest{}
-	mi := &file_agent_proto_msgTypes[48]
+	mi := &file_agent_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3257,7 +3781,7 @@ func (x *SuperviseRequest) String() string {
 func (*SuperviseRequest) ProtoMessage() {}
 
 func (x *SuperviseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[48]
+	mi := &file_agent_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3270,7 +3794,7 @@ func (x *SuperviseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuperviseRequest.ProtoReflect.Descriptor instead.
 func (*SuperviseRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{48}
+	return file_agent_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SuperviseRequest) GetCell() *EvaluateRequest {
@@ -3318,7 +3842,7 @@ type RunRequest struct {
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_agent_proto_msgTypes[49]
+	mi := &file_agent_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3330,7 +3854,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[49]
+	mi := &file_agent_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3343,7 +3867,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{49}
+	return file_agent_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RunRequest) GetKind() isRunRequest_Kind {
@@ -3421,7 +3945,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_agent_proto_msgTypes[50]
+	mi := &file_agent_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3433,7 +3957,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[50]
+	mi := &file_agent_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3446,7 +3970,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{50}
+	return file_agent_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RunEvent) GetEvent() isRunEvent_Event {
@@ -3570,7 +4094,7 @@ type StreamOpen struct {
 
 func (x *StreamOpen) Reset() {
 	*x = StreamOpen{}
-	mi := &file_agent_proto_msgTypes[51]
+	mi := &file_agent_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3582,7 +4106,7 @@ func (x *StreamOpen) String() string {
 func (*StreamOpen) ProtoMessage() {}
 
 func (x *StreamOpen) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[51]
+	mi := &file_agent_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3595,7 +4119,7 @@ func (x *StreamOpen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamOpen.ProtoReflect.Descriptor instead.
 func (*StreamOpen) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{51}
+	return file_agent_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *StreamOpen) GetKind() isStreamOpen_Kind {
@@ -3693,7 +4217,7 @@ type ReadStream struct {
 
 func (x *ReadStream) Reset() {
 	*x = ReadStream{}
-	mi := &file_agent_proto_msgTypes[52]
+	mi := &file_agent_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3705,7 +4229,7 @@ func (x *ReadStream) String() string {
 func (*ReadStream) ProtoMessage() {}
 
 func (x *ReadStream) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[52]
+	mi := &file_agent_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3718,7 +4242,7 @@ func (x *ReadStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadStream.ProtoReflect.Descriptor instead.
 func (*ReadStream) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{52}
+	return file_agent_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ReadStream) GetPath() string {
@@ -3747,13 +4271,14 @@ type WriteStream struct {
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Size          *uint64                `protobuf:"varint,2,opt,name=size,proto3,oneof" json:"size,omitempty"`
 	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`
+	Condition     *FileCondition         `protobuf:"bytes,4,opt,name=condition,proto3" json:"condition,omitempty"` // checked before the file is replaced
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WriteStream) Reset() {
 	*x = WriteStream{}
-	mi := &file_agent_proto_msgTypes[53]
+	mi := &file_agent_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3765,7 +4290,7 @@ func (x *WriteStream) String() string {
 func (*WriteStream) ProtoMessage() {}
 
 func (x *WriteStream) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[53]
+	mi := &file_agent_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3778,7 +4303,7 @@ func (x *WriteStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteStream.ProtoReflect.Descriptor instead.
 func (*WriteStream) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{53}
+	return file_agent_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *WriteStream) GetPath() string {
@@ -3802,6 +4327,13 @@ func (x *WriteStream) GetMode() uint32 {
 	return 0
 }
 
+func (x *WriteStream) GetCondition() *FileCondition {
+	if x != nil {
+		return x.Condition
+	}
+	return nil
+}
+
 type StreamReply struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Code      uint32                 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"` // Connect code; 0: no error
@@ -3813,14 +4345,15 @@ type StreamReply struct {
 	SessionCreated bool   `protobuf:"varint,6,opt,name=session_created,json=sessionCreated,proto3" json:"session_created,omitempty"`
 	// direct: the bytes of the file, or of the program's input and output, go over
 	// direct connections; replies do not.
-	Direct        bool `protobuf:"varint,7,opt,name=direct,proto3" json:"direct,omitempty"`
+	Direct        bool   `protobuf:"varint,7,opt,name=direct,proto3" json:"direct,omitempty"`
+	Version       []byte `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"` // of the file, as in StatFileResponse
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StreamReply) Reset() {
 	*x = StreamReply{}
-	mi := &file_agent_proto_msgTypes[54]
+	mi := &file_agent_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3832,7 +4365,7 @@ func (x *StreamReply) String() string {
 func (*StreamReply) ProtoMessage() {}
 
 func (x *StreamReply) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[54]
+	mi := &file_agent_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3845,7 +4378,7 @@ func (x *StreamReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamReply.ProtoReflect.Descriptor instead.
 func (*StreamReply) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{54}
+	return file_agent_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *StreamReply) GetCode() uint32 {
@@ -3897,6 +4430,13 @@ func (x *StreamReply) GetDirect() bool {
 	return false
 }
 
+func (x *StreamReply) GetVersion() []byte {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
 // NetRequest is the agent's request on a connection that began with
 // wire.NetGreeting. After a look-up, or a refusal, another request may follow.
 // After a connect that was answered with OK the connection carries the bytes of
@@ -3917,7 +4457,7 @@ type NetRequest struct {
 
 func (x *NetRequest) Reset() {
 	*x = NetRequest{}
-	mi := &file_agent_proto_msgTypes[55]
+	mi := &file_agent_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3929,7 +4469,7 @@ func (x *NetRequest) String() string {
 func (*NetRequest) ProtoMessage() {}
 
 func (x *NetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[55]
+	mi := &file_agent_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3942,7 +4482,7 @@ func (x *NetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetRequest.ProtoReflect.Descriptor instead.
 func (*NetRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{55}
+	return file_agent_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *NetRequest) GetKind() isNetRequest_Kind {
@@ -4020,7 +4560,7 @@ type NetConnect struct {
 
 func (x *NetConnect) Reset() {
 	*x = NetConnect{}
-	mi := &file_agent_proto_msgTypes[56]
+	mi := &file_agent_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4032,7 +4572,7 @@ func (x *NetConnect) String() string {
 func (*NetConnect) ProtoMessage() {}
 
 func (x *NetConnect) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[56]
+	mi := &file_agent_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4045,7 +4585,7 @@ func (x *NetConnect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetConnect.ProtoReflect.Descriptor instead.
 func (*NetConnect) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{56}
+	return file_agent_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *NetConnect) GetName() string {
@@ -4079,7 +4619,7 @@ type NetLookup struct {
 
 func (x *NetLookup) Reset() {
 	*x = NetLookup{}
-	mi := &file_agent_proto_msgTypes[57]
+	mi := &file_agent_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4091,7 +4631,7 @@ func (x *NetLookup) String() string {
 func (*NetLookup) ProtoMessage() {}
 
 func (x *NetLookup) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[57]
+	mi := &file_agent_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4104,7 +4644,7 @@ func (x *NetLookup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetLookup.ProtoReflect.Descriptor instead.
 func (*NetLookup) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{57}
+	return file_agent_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *NetLookup) GetName() string {
@@ -4128,7 +4668,7 @@ type NetWho struct {
 
 func (x *NetWho) Reset() {
 	*x = NetWho{}
-	mi := &file_agent_proto_msgTypes[58]
+	mi := &file_agent_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4140,7 +4680,7 @@ func (x *NetWho) String() string {
 func (*NetWho) ProtoMessage() {}
 
 func (x *NetWho) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[58]
+	mi := &file_agent_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4153,7 +4693,7 @@ func (x *NetWho) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetWho.ProtoReflect.Descriptor instead.
 func (*NetWho) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{58}
+	return file_agent_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *NetWho) GetPid() uint32 {
@@ -4196,7 +4736,7 @@ type NetReply struct {
 
 func (x *NetReply) Reset() {
 	*x = NetReply{}
-	mi := &file_agent_proto_msgTypes[59]
+	mi := &file_agent_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4208,7 +4748,7 @@ func (x *NetReply) String() string {
 func (*NetReply) ProtoMessage() {}
 
 func (x *NetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[59]
+	mi := &file_agent_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4221,7 +4761,7 @@ func (x *NetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetReply.ProtoReflect.Descriptor instead.
 func (*NetReply) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{59}
+	return file_agent_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *NetReply) GetCode() NetReply_Code {
@@ -4264,7 +4804,7 @@ type SetToolsRequest struct {
 
 func (x *SetToolsRequest) Reset() {
 	*x = SetToolsRequest{}
-	mi := &file_agent_proto_msgTypes[60]
+	mi := &file_agent_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4276,7 +4816,7 @@ func (x *SetToolsRequest) String() string {
 func (*SetToolsRequest) ProtoMessage() {}
 
 func (x *SetToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[60]
+	mi := &file_agent_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4289,7 +4829,7 @@ func (x *SetToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetToolsRequest.ProtoReflect.Descriptor instead.
 func (*SetToolsRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{60}
+	return file_agent_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *SetToolsRequest) GetFiles() []*ToolFile {
@@ -4333,7 +4873,7 @@ type ToolFile struct {
 
 func (x *ToolFile) Reset() {
 	*x = ToolFile{}
-	mi := &file_agent_proto_msgTypes[61]
+	mi := &file_agent_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4345,7 +4885,7 @@ func (x *ToolFile) String() string {
 func (*ToolFile) ProtoMessage() {}
 
 func (x *ToolFile) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[61]
+	mi := &file_agent_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4358,7 +4898,7 @@ func (x *ToolFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolFile.ProtoReflect.Descriptor instead.
 func (*ToolFile) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{61}
+	return file_agent_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ToolFile) GetPath() string {
@@ -4399,7 +4939,7 @@ type SetToolsResponse struct {
 
 func (x *SetToolsResponse) Reset() {
 	*x = SetToolsResponse{}
-	mi := &file_agent_proto_msgTypes[62]
+	mi := &file_agent_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4411,7 +4951,7 @@ func (x *SetToolsResponse) String() string {
 func (*SetToolsResponse) ProtoMessage() {}
 
 func (x *SetToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[62]
+	mi := &file_agent_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4424,7 +4964,7 @@ func (x *SetToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetToolsResponse.ProtoReflect.Descriptor instead.
 func (*SetToolsResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{62}
+	return file_agent_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *SetToolsResponse) GetShared() bool {
@@ -4455,7 +4995,7 @@ type ToolConn struct {
 
 func (x *ToolConn) Reset() {
 	*x = ToolConn{}
-	mi := &file_agent_proto_msgTypes[63]
+	mi := &file_agent_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4467,7 +5007,7 @@ func (x *ToolConn) String() string {
 func (*ToolConn) ProtoMessage() {}
 
 func (x *ToolConn) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[63]
+	mi := &file_agent_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4480,7 +5020,7 @@ func (x *ToolConn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolConn.ProtoReflect.Descriptor instead.
 func (*ToolConn) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{63}
+	return file_agent_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ToolConn) GetTag() string {
@@ -4740,14 +5280,25 @@ const file_agent_proto_rawDesc = "" +
 	"\fgrace_millis\x18\x03 \x01(\x04R\vgraceMillis\"L\n" +
 	"\x13StopProcessResponse\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\bR\arunning\x12\x1b\n" +
-	"\texit_code\x18\x02 \x01(\x05R\bexitCode\"\xa4\x01\n" +
+	"\texit_code\x18\x02 \x01(\x05R\bexitCode\"\x12\n" +
+	"\x10ListPortsRequest\"M\n" +
+	"\x11ListPortsResponse\x128\n" +
+	"\tlisteners\x18\x01 \x03(\v2\x1a.sandlot.agent.v1.ListenerR\tlisteners\"8\n" +
+	"\bListener\x12\x12\n" +
+	"\x04port\x18\x01 \x01(\rR\x04port\x12\x18\n" +
+	"\aprogram\x18\x02 \x01(\tR\aprogram\"\xbe\x01\n" +
 	"\bFileInfo\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x04R\x04size\x12\x12\n" +
 	"\x04mode\x18\x04 \x01(\rR\x04mode\x120\n" +
 	"\x14modified_unix_millis\x18\x05 \x01(\x03R\x12modifiedUnixMillis\x12\x16\n" +
-	"\x06target\x18\x06 \x01(\tR\x06target\"S\n" +
+	"\x06target\x18\x06 \x01(\tR\x06target\x12\x18\n" +
+	"\aversion\x18\a \x01(\fR\aversion\"[\n" +
+	"\rFileCondition\x12\x1a\n" +
+	"\bversions\x18\x01 \x03(\fR\bversions\x12\x16\n" +
+	"\x06exists\x18\x02 \x01(\bR\x06exists\x12\x16\n" +
+	"\x06absent\x18\x03 \x01(\bR\x06absent\"S\n" +
 	"\x0fReadFileRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x14\n" +
@@ -4763,18 +5314,37 @@ const file_agent_proto_rawDesc = "" +
 	"\x04mode\x18\x05 \x01(\rR\x04modeB\t\n" +
 	"\a_offset\"'\n" +
 	"\x11WriteFileResponse\x12\x12\n" +
-	"\x04size\x18\x01 \x01(\x04R\x04size\"R\n" +
+	"\x04size\x18\x01 \x01(\x04R\x04size\"\x89\x01\n" +
 	"\x10ListFilesRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
 	"\x05depth\x18\x02 \x01(\rR\x05depth\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\rR\x05limit\"c\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x14\n" +
+	"\x05known\x18\x04 \x01(\fR\x05known\x12\x1f\n" +
+	"\vwait_millis\x18\x05 \x01(\x04R\n" +
+	"waitMillis\"{\n" +
 	"\x11ListFilesResponse\x120\n" +
 	"\x05files\x18\x01 \x03(\v2\x1a.sandlot.agent.v1.FileInfoR\x05files\x12\x1c\n" +
-	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"E\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\"\x84\x01\n" +
 	"\x11RemoveFileRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1c\n" +
-	"\trecursive\x18\x02 \x01(\bR\trecursive\"\x14\n" +
-	"\x12RemoveFileResponse\"\x94\x01\n" +
+	"\trecursive\x18\x02 \x01(\bR\trecursive\x12=\n" +
+	"\tcondition\x18\x03 \x01(\v2\x1f.sandlot.agent.v1.FileConditionR\tcondition\"\x14\n" +
+	"\x12RemoveFileResponse\"d\n" +
+	"\x0fStatFileRequest\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12=\n" +
+	"\tcondition\x18\x02 \x01(\v2\x1f.sandlot.agent.v1.FileConditionR\tcondition\"B\n" +
+	"\x10StatFileResponse\x12.\n" +
+	"\x04info\x18\x01 \x01(\v2\x1a.sandlot.agent.v1.FileInfoR\x04info\"\x8e\x01\n" +
+	"\x0fMoveFileRequest\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12=\n" +
+	"\tcondition\x18\x03 \x01(\v2\x1f.sandlot.agent.v1.FileConditionR\tcondition\x12\x18\n" +
+	"\areplace\x18\x04 \x01(\bR\areplace\"\x12\n" +
+	"\x10MoveFileResponse\"'\n" +
+	"\x11MakeFolderRequest\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\"\x14\n" +
+	"\x12MakeFolderResponse\"\x94\x01\n" +
 	"\x10SuperviseRequest\x125\n" +
 	"\x04cell\x18\x01 \x01(\v2!.sandlot.agent.v1.EvaluateRequestR\x04cell\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\x12%\n" +
@@ -4807,12 +5377,13 @@ const file_agent_proto_rawDesc = "" +
 	"ReadStream\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\x04R\x05limit\"W\n" +
+	"\x05limit\x18\x03 \x01(\x04R\x05limit\"\x96\x01\n" +
 	"\vWriteStream\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x17\n" +
 	"\x04size\x18\x02 \x01(\x04H\x00R\x04size\x88\x01\x01\x12\x12\n" +
-	"\x04mode\x18\x03 \x01(\rR\x04modeB\a\n" +
-	"\x05_size\"\xce\x01\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\x12=\n" +
+	"\tcondition\x18\x04 \x01(\v2\x1f.sandlot.agent.v1.FileConditionR\tconditionB\a\n" +
+	"\x05_size\"\xe8\x01\n" +
 	"\vStreamReply\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
@@ -4822,7 +5393,8 @@ const file_agent_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x05 \x01(\tR\tsessionId\x12'\n" +
 	"\x0fsession_created\x18\x06 \x01(\bR\x0esessionCreated\x12\x16\n" +
-	"\x06direct\x18\a \x01(\bR\x06direct\"\xd0\x01\n" +
+	"\x06direct\x18\a \x01(\bR\x06direct\x12\x18\n" +
+	"\aversion\x18\b \x01(\fR\aversion\"\xd0\x01\n" +
 	"\n" +
 	"NetRequest\x128\n" +
 	"\aconnect\x18\x01 \x01(\v2\x1c.sandlot.agent.v1.NetConnectH\x00R\aconnect\x125\n" +
@@ -4874,8 +5446,7 @@ const file_agent_proto_rawDesc = "" +
 	"\aprocess\x18\x03 \x01(\tR\aprocess\x12\x14\n" +
 	"\x05child\x18\x04 \x01(\bR\x05child\x12\x1d\n" +
 	"\n" +
-	"age_micros\x18\x05 \x01(\x04R\tageMicros2\xc7\n" +
-	"\n" +
+	"age_micros\x18\x05 \x01(\x04R\tageMicros2\x9c\r\n" +
 	"\x05Agent\x12H\n" +
 	"\x05Hello\x12\x1e.sandlot.agent.v1.HelloRequest\x1a\x1f.sandlot.agent.v1.HelloResponse\x12T\n" +
 	"\tConfigure\x12\".sandlot.agent.v1.ConfigureRequest\x1a#.sandlot.agent.v1.ConfigureResponse\x12H\n" +
@@ -4886,12 +5457,17 @@ const file_agent_proto_rawDesc = "" +
 	"\rListProcesses\x12&.sandlot.agent.v1.ListProcessesRequest\x1a'.sandlot.agent.v1.ListProcessesResponse\x12Z\n" +
 	"\vReadProcess\x12$.sandlot.agent.v1.ReadProcessRequest\x1a%.sandlot.agent.v1.ReadProcessResponse\x12]\n" +
 	"\fWriteProcess\x12%.sandlot.agent.v1.WriteProcessRequest\x1a&.sandlot.agent.v1.WriteProcessResponse\x12Z\n" +
-	"\vStopProcess\x12$.sandlot.agent.v1.StopProcessRequest\x1a%.sandlot.agent.v1.StopProcessResponse\x12Q\n" +
+	"\vStopProcess\x12$.sandlot.agent.v1.StopProcessRequest\x1a%.sandlot.agent.v1.StopProcessResponse\x12T\n" +
+	"\tListPorts\x12\".sandlot.agent.v1.ListPortsRequest\x1a#.sandlot.agent.v1.ListPortsResponse\x12Q\n" +
 	"\bReadFile\x12!.sandlot.agent.v1.ReadFileRequest\x1a\".sandlot.agent.v1.ReadFileResponse\x12T\n" +
 	"\tWriteFile\x12\".sandlot.agent.v1.WriteFileRequest\x1a#.sandlot.agent.v1.WriteFileResponse\x12T\n" +
 	"\tListFiles\x12\".sandlot.agent.v1.ListFilesRequest\x1a#.sandlot.agent.v1.ListFilesResponse\x12W\n" +
 	"\n" +
 	"RemoveFile\x12#.sandlot.agent.v1.RemoveFileRequest\x1a$.sandlot.agent.v1.RemoveFileResponse\x12Q\n" +
+	"\bStatFile\x12!.sandlot.agent.v1.StatFileRequest\x1a\".sandlot.agent.v1.StatFileResponse\x12Q\n" +
+	"\bMoveFile\x12!.sandlot.agent.v1.MoveFileRequest\x1a\".sandlot.agent.v1.MoveFileResponse\x12W\n" +
+	"\n" +
+	"MakeFolder\x12#.sandlot.agent.v1.MakeFolderRequest\x1a$.sandlot.agent.v1.MakeFolderResponse\x12Q\n" +
 	"\bSetTools\x12!.sandlot.agent.v1.SetToolsRequest\x1a\".sandlot.agent.v1.SetToolsResponseB\x1fZ\x1dsandlot/proto/agentv1;agentv1b\x06proto3"
 
 var (
@@ -4907,7 +5483,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 79)
 var file_agent_proto_goTypes = []any{
 	(NetReply_Code)(0),               // 0: sandlot.agent.v1.NetReply.Code
 	(*HelloRequest)(nil),             // 1: sandlot.agent.v1.HelloRequest
@@ -4949,50 +5525,60 @@ var file_agent_proto_goTypes = []any{
 	(*WriteProcessResponse)(nil),     // 37: sandlot.agent.v1.WriteProcessResponse
 	(*StopProcessRequest)(nil),       // 38: sandlot.agent.v1.StopProcessRequest
 	(*StopProcessResponse)(nil),      // 39: sandlot.agent.v1.StopProcessResponse
-	(*FileInfo)(nil),                 // 40: sandlot.agent.v1.FileInfo
-	(*ReadFileRequest)(nil),          // 41: sandlot.agent.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 42: sandlot.agent.v1.ReadFileResponse
-	(*WriteFileRequest)(nil),         // 43: sandlot.agent.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 44: sandlot.agent.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 45: sandlot.agent.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 46: sandlot.agent.v1.ListFilesResponse
-	(*RemoveFileRequest)(nil),        // 47: sandlot.agent.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 48: sandlot.agent.v1.RemoveFileResponse
-	(*SuperviseRequest)(nil),         // 49: sandlot.agent.v1.SuperviseRequest
-	(*RunRequest)(nil),               // 50: sandlot.agent.v1.RunRequest
-	(*RunEvent)(nil),                 // 51: sandlot.agent.v1.RunEvent
-	(*StreamOpen)(nil),               // 52: sandlot.agent.v1.StreamOpen
-	(*ReadStream)(nil),               // 53: sandlot.agent.v1.ReadStream
-	(*WriteStream)(nil),              // 54: sandlot.agent.v1.WriteStream
-	(*StreamReply)(nil),              // 55: sandlot.agent.v1.StreamReply
-	(*NetRequest)(nil),               // 56: sandlot.agent.v1.NetRequest
-	(*NetConnect)(nil),               // 57: sandlot.agent.v1.NetConnect
-	(*NetLookup)(nil),                // 58: sandlot.agent.v1.NetLookup
-	(*NetWho)(nil),                   // 59: sandlot.agent.v1.NetWho
-	(*NetReply)(nil),                 // 60: sandlot.agent.v1.NetReply
-	(*SetToolsRequest)(nil),          // 61: sandlot.agent.v1.SetToolsRequest
-	(*ToolFile)(nil),                 // 62: sandlot.agent.v1.ToolFile
-	(*SetToolsResponse)(nil),         // 63: sandlot.agent.v1.SetToolsResponse
-	(*ToolConn)(nil),                 // 64: sandlot.agent.v1.ToolConn
-	nil,                              // 65: sandlot.agent.v1.ConfigureRequest.EnvEntry
-	nil,                              // 66: sandlot.agent.v1.Variables.EnvEntry
-	nil,                              // 67: sandlot.agent.v1.Bound.EnvEntry
-	nil,                              // 68: sandlot.agent.v1.Bound.FilesEntry
-	nil,                              // 69: sandlot.agent.v1.Command.EnvEntry
+	(*ListPortsRequest)(nil),         // 40: sandlot.agent.v1.ListPortsRequest
+	(*ListPortsResponse)(nil),        // 41: sandlot.agent.v1.ListPortsResponse
+	(*Listener)(nil),                 // 42: sandlot.agent.v1.Listener
+	(*FileInfo)(nil),                 // 43: sandlot.agent.v1.FileInfo
+	(*FileCondition)(nil),            // 44: sandlot.agent.v1.FileCondition
+	(*ReadFileRequest)(nil),          // 45: sandlot.agent.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 46: sandlot.agent.v1.ReadFileResponse
+	(*WriteFileRequest)(nil),         // 47: sandlot.agent.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 48: sandlot.agent.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 49: sandlot.agent.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 50: sandlot.agent.v1.ListFilesResponse
+	(*RemoveFileRequest)(nil),        // 51: sandlot.agent.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 52: sandlot.agent.v1.RemoveFileResponse
+	(*StatFileRequest)(nil),          // 53: sandlot.agent.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 54: sandlot.agent.v1.StatFileResponse
+	(*MoveFileRequest)(nil),          // 55: sandlot.agent.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 56: sandlot.agent.v1.MoveFileResponse
+	(*MakeFolderRequest)(nil),        // 57: sandlot.agent.v1.MakeFolderRequest
+	(*MakeFolderResponse)(nil),       // 58: sandlot.agent.v1.MakeFolderResponse
+	(*SuperviseRequest)(nil),         // 59: sandlot.agent.v1.SuperviseRequest
+	(*RunRequest)(nil),               // 60: sandlot.agent.v1.RunRequest
+	(*RunEvent)(nil),                 // 61: sandlot.agent.v1.RunEvent
+	(*StreamOpen)(nil),               // 62: sandlot.agent.v1.StreamOpen
+	(*ReadStream)(nil),               // 63: sandlot.agent.v1.ReadStream
+	(*WriteStream)(nil),              // 64: sandlot.agent.v1.WriteStream
+	(*StreamReply)(nil),              // 65: sandlot.agent.v1.StreamReply
+	(*NetRequest)(nil),               // 66: sandlot.agent.v1.NetRequest
+	(*NetConnect)(nil),               // 67: sandlot.agent.v1.NetConnect
+	(*NetLookup)(nil),                // 68: sandlot.agent.v1.NetLookup
+	(*NetWho)(nil),                   // 69: sandlot.agent.v1.NetWho
+	(*NetReply)(nil),                 // 70: sandlot.agent.v1.NetReply
+	(*SetToolsRequest)(nil),          // 71: sandlot.agent.v1.SetToolsRequest
+	(*ToolFile)(nil),                 // 72: sandlot.agent.v1.ToolFile
+	(*SetToolsResponse)(nil),         // 73: sandlot.agent.v1.SetToolsResponse
+	(*ToolConn)(nil),                 // 74: sandlot.agent.v1.ToolConn
+	nil,                              // 75: sandlot.agent.v1.ConfigureRequest.EnvEntry
+	nil,                              // 76: sandlot.agent.v1.Variables.EnvEntry
+	nil,                              // 77: sandlot.agent.v1.Bound.EnvEntry
+	nil,                              // 78: sandlot.agent.v1.Bound.FilesEntry
+	nil,                              // 79: sandlot.agent.v1.Command.EnvEntry
 }
 var file_agent_proto_depIdxs = []int32{
-	65, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
+	75, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
 	9,  // 1: sandlot.agent.v1.ConfigureRequest.file_roots:type_name -> sandlot.agent.v1.FileRoot
 	10, // 2: sandlot.agent.v1.ConfigureRequest.languages:type_name -> sandlot.agent.v1.Language
 	11, // 3: sandlot.agent.v1.ConfigureRequest.limits:type_name -> sandlot.agent.v1.Limits
 	6,  // 4: sandlot.agent.v1.ConfigureRequest.git:type_name -> sandlot.agent.v1.Identity
 	5,  // 5: sandlot.agent.v1.ConfigureRequest.bound:type_name -> sandlot.agent.v1.Bound
 	4,  // 6: sandlot.agent.v1.ConfigureRequest.variables:type_name -> sandlot.agent.v1.Variables
-	66, // 7: sandlot.agent.v1.Variables.env:type_name -> sandlot.agent.v1.Variables.EnvEntry
-	67, // 8: sandlot.agent.v1.Bound.env:type_name -> sandlot.agent.v1.Bound.EnvEntry
-	68, // 9: sandlot.agent.v1.Bound.files:type_name -> sandlot.agent.v1.Bound.FilesEntry
+	76, // 7: sandlot.agent.v1.Variables.env:type_name -> sandlot.agent.v1.Variables.EnvEntry
+	77, // 8: sandlot.agent.v1.Bound.env:type_name -> sandlot.agent.v1.Bound.EnvEntry
+	78, // 9: sandlot.agent.v1.Bound.files:type_name -> sandlot.agent.v1.Bound.FilesEntry
 	3,  // 10: sandlot.agent.v1.Boot.configure:type_name -> sandlot.agent.v1.ConfigureRequest
-	69, // 11: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
+	79, // 11: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
 	15, // 12: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
 	14, // 13: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
 	16, // 14: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
@@ -5010,59 +5596,73 @@ var file_agent_proto_depIdxs = []int32{
 	31, // 26: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
 	15, // 27: sandlot.agent.v1.ReadProcessResponse.terminal:type_name -> sandlot.agent.v1.Pty
 	15, // 28: sandlot.agent.v1.WriteProcessRequest.resize:type_name -> sandlot.agent.v1.Pty
-	40, // 29: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
-	21, // 30: sandlot.agent.v1.SuperviseRequest.cell:type_name -> sandlot.agent.v1.EvaluateRequest
-	19, // 31: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
-	21, // 32: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
-	49, // 33: sandlot.agent.v1.RunRequest.supervise:type_name -> sandlot.agent.v1.SuperviseRequest
-	18, // 34: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
-	22, // 35: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
-	20, // 36: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
-	23, // 37: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
-	55, // 38: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
-	14, // 39: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
-	53, // 40: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
-	54, // 41: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
-	57, // 42: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
-	58, // 43: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
-	59, // 44: sandlot.agent.v1.NetRequest.who:type_name -> sandlot.agent.v1.NetWho
-	0,  // 45: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
-	62, // 46: sandlot.agent.v1.SetToolsRequest.files:type_name -> sandlot.agent.v1.ToolFile
-	1,  // 47: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
-	3,  // 48: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
-	12, // 49: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
-	25, // 50: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
-	27, // 51: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
-	29, // 52: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
-	32, // 53: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
-	34, // 54: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
-	36, // 55: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
-	38, // 56: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
-	41, // 57: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
-	43, // 58: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
-	45, // 59: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
-	47, // 60: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
-	61, // 61: sandlot.agent.v1.Agent.SetTools:input_type -> sandlot.agent.v1.SetToolsRequest
-	2,  // 62: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
-	7,  // 63: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
-	13, // 64: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
-	26, // 65: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
-	28, // 66: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
-	30, // 67: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
-	33, // 68: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
-	35, // 69: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
-	37, // 70: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
-	39, // 71: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
-	42, // 72: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
-	44, // 73: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
-	46, // 74: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
-	48, // 75: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
-	63, // 76: sandlot.agent.v1.Agent.SetTools:output_type -> sandlot.agent.v1.SetToolsResponse
-	62, // [62:77] is the sub-list for method output_type
-	47, // [47:62] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	42, // 29: sandlot.agent.v1.ListPortsResponse.listeners:type_name -> sandlot.agent.v1.Listener
+	43, // 30: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
+	44, // 31: sandlot.agent.v1.RemoveFileRequest.condition:type_name -> sandlot.agent.v1.FileCondition
+	44, // 32: sandlot.agent.v1.StatFileRequest.condition:type_name -> sandlot.agent.v1.FileCondition
+	43, // 33: sandlot.agent.v1.StatFileResponse.info:type_name -> sandlot.agent.v1.FileInfo
+	44, // 34: sandlot.agent.v1.MoveFileRequest.condition:type_name -> sandlot.agent.v1.FileCondition
+	21, // 35: sandlot.agent.v1.SuperviseRequest.cell:type_name -> sandlot.agent.v1.EvaluateRequest
+	19, // 36: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
+	21, // 37: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
+	59, // 38: sandlot.agent.v1.RunRequest.supervise:type_name -> sandlot.agent.v1.SuperviseRequest
+	18, // 39: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
+	22, // 40: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
+	20, // 41: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
+	23, // 42: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
+	65, // 43: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
+	14, // 44: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
+	63, // 45: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
+	64, // 46: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
+	44, // 47: sandlot.agent.v1.WriteStream.condition:type_name -> sandlot.agent.v1.FileCondition
+	67, // 48: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
+	68, // 49: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
+	69, // 50: sandlot.agent.v1.NetRequest.who:type_name -> sandlot.agent.v1.NetWho
+	0,  // 51: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
+	72, // 52: sandlot.agent.v1.SetToolsRequest.files:type_name -> sandlot.agent.v1.ToolFile
+	1,  // 53: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
+	3,  // 54: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
+	12, // 55: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
+	25, // 56: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
+	27, // 57: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
+	29, // 58: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
+	32, // 59: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
+	34, // 60: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
+	36, // 61: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
+	38, // 62: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
+	40, // 63: sandlot.agent.v1.Agent.ListPorts:input_type -> sandlot.agent.v1.ListPortsRequest
+	45, // 64: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
+	47, // 65: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
+	49, // 66: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
+	51, // 67: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
+	53, // 68: sandlot.agent.v1.Agent.StatFile:input_type -> sandlot.agent.v1.StatFileRequest
+	55, // 69: sandlot.agent.v1.Agent.MoveFile:input_type -> sandlot.agent.v1.MoveFileRequest
+	57, // 70: sandlot.agent.v1.Agent.MakeFolder:input_type -> sandlot.agent.v1.MakeFolderRequest
+	71, // 71: sandlot.agent.v1.Agent.SetTools:input_type -> sandlot.agent.v1.SetToolsRequest
+	2,  // 72: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
+	7,  // 73: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
+	13, // 74: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
+	26, // 75: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
+	28, // 76: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
+	30, // 77: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
+	33, // 78: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
+	35, // 79: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
+	37, // 80: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
+	39, // 81: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
+	41, // 82: sandlot.agent.v1.Agent.ListPorts:output_type -> sandlot.agent.v1.ListPortsResponse
+	46, // 83: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
+	48, // 84: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
+	50, // 85: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
+	52, // 86: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
+	54, // 87: sandlot.agent.v1.Agent.StatFile:output_type -> sandlot.agent.v1.StatFileResponse
+	56, // 88: sandlot.agent.v1.Agent.MoveFile:output_type -> sandlot.agent.v1.MoveFileResponse
+	58, // 89: sandlot.agent.v1.Agent.MakeFolder:output_type -> sandlot.agent.v1.MakeFolderResponse
+	73, // 90: sandlot.agent.v1.Agent.SetTools:output_type -> sandlot.agent.v1.SetToolsResponse
+	72, // [72:91] is the sub-list for method output_type
+	53, // [53:72] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -5071,13 +5671,13 @@ func file_agent_proto_init() {
 		return
 	}
 	file_agent_proto_msgTypes[12].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[42].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[49].OneofWrappers = []any{
+	file_agent_proto_msgTypes[46].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[59].OneofWrappers = []any{
 		(*RunRequest_Exec)(nil),
 		(*RunRequest_Evaluate)(nil),
 		(*RunRequest_Supervise)(nil),
 	}
-	file_agent_proto_msgTypes[50].OneofWrappers = []any{
+	file_agent_proto_msgTypes[60].OneofWrappers = []any{
 		(*RunEvent_Output)(nil),
 		(*RunEvent_Waiting)(nil),
 		(*RunEvent_Executed)(nil),
@@ -5085,14 +5685,14 @@ func file_agent_proto_init() {
 		(*RunEvent_Refused)(nil),
 		(*RunEvent_Over)(nil),
 	}
-	file_agent_proto_msgTypes[51].OneofWrappers = []any{
+	file_agent_proto_msgTypes[61].OneofWrappers = []any{
 		(*StreamOpen_Exec)(nil),
 		(*StreamOpen_ReadFile)(nil),
 		(*StreamOpen_WriteFile)(nil),
 		(*StreamOpen_Dial)(nil),
 	}
-	file_agent_proto_msgTypes[53].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[55].OneofWrappers = []any{
+	file_agent_proto_msgTypes[63].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[65].OneofWrappers = []any{
 		(*NetRequest_Connect)(nil),
 		(*NetRequest_Lookup)(nil),
 		(*NetRequest_Who)(nil),
@@ -5103,7 +5703,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   69,
+			NumMessages:   79,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

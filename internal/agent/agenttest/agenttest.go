@@ -30,6 +30,17 @@ type Agent struct {
 	Limited func(memory, processes uint64)
 	// Dial connects to a port of the sandbox. An error is answered as "nothing listens".
 	Dial func(port uint32) (net.Conn, error)
+	// Files answers calls about files; nil: none is known.
+	Files Files
+}
+
+// Files is what a fake agent has of files.
+type Files interface {
+	ListFiles(context.Context, *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error)
+	StatFile(context.Context, *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error)
+	MoveFile(context.Context, *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error)
+	MakeFolder(context.Context, *agentv1.MakeFolderRequest) (*agentv1.MakeFolderResponse, error)
+	RemoveFile(context.Context, *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error)
 }
 
 // Serve greets the host at the other end of c, and serves the link until it ends.
@@ -44,7 +55,7 @@ func (a Agent) Serve(c net.Conn, secret []byte) {
 	}
 	defer mux.Close()
 	routes := http.NewServeMux()
-	routes.Handle(agentv1connect.NewAgentHandler(handler{agent: a}))
+	routes.Handle(agentv1connect.NewAgentHandler(a.handler()))
 	l := &wire.Listener{Conns: make(chan net.Conn), Closed: mux.CloseChan()}
 	server := &http.Server{Handler: routes}
 	go server.Serve(l)
@@ -126,6 +137,19 @@ func (a Agent) serveRaw(s net.Conn) {
 type handler struct {
 	agentv1connect.UnimplementedAgentHandler
 	agent Agent
+}
+
+// filesHandler answers the RPCs about files, too.
+type filesHandler struct {
+	handler
+	Files
+}
+
+func (a Agent) handler() agentv1connect.AgentHandler {
+	if a.Files == nil {
+		return handler{agent: a}
+	}
+	return filesHandler{handler{agent: a}, a.Files}
 }
 
 func (c handler) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {

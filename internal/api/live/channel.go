@@ -49,7 +49,7 @@ type channel struct {
 	client   *client
 	number   uint32
 	kind     string
-	terminal bool
+	terminal bool            // it has bytes: a terminal, or the output of a process
 	args     json.RawMessage // until they are read
 	ctx      context.Context // ends with the channel
 	cancel   context.CancelFunc
@@ -146,7 +146,8 @@ func (c *client) find(n uint32) (*channel, error) {
 func (c *client) open(n uint32, r request) error {
 	k, known := kinds[r.Kind]
 	if !known {
-		return fault.Argument("kind", "kind %q must be one of events, questions, sessions, servers, log and terminal",
+		return fault.Argument("kind",
+			"kind %q must be one of events, files, process, questions, sessions, servers, log and terminal",
 			fault.Clip(r.Kind))
 	}
 	c.mu.Lock()
@@ -171,7 +172,7 @@ func (c *client) open(n uint32, r request) error {
 	}
 	c.newest = n
 	ctx, cancel := context.WithCancel(c.ctx)
-	ch := &channel{client: c, number: n, kind: r.Kind, terminal: r.Kind == terminalKind, args: r.Args, ctx: ctx,
+	ch := &channel{client: c, number: n, kind: r.Kind, terminal: r.Kind == terminalKind || r.Kind == processKind, args: r.Args, ctx: ctx,
 		cancel: cancel, room: make(chan struct{}, 1), news: make(chan struct{}, 1)}
 	c.channels[n] = ch
 	c.work.Go(func() { ch.run(k.serve) })
@@ -337,7 +338,7 @@ func (c *client) input(frame []byte) error {
 	switch {
 	case ch == nil:
 		return about(n, err)
-	case !ch.terminal:
+	case ch.kind != terminalKind:
 		return about(n, fault.New(fault.InvalidParameters, "channel %d takes no bytes", n))
 	}
 	c.mu.Lock()
@@ -371,7 +372,7 @@ func (ch *channel) takeInput() (keys []byte, wanted *command.Size, done func()) 
 }
 
 func (ch *channel) resize(r request) error {
-	if !ch.terminal {
+	if ch.kind != terminalKind {
 		return fault.New(fault.InvalidParameters, "channel %d has no size", ch.number)
 	}
 	if _, err := sizeOf(r.Rows, r.Cols); err != nil {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
+	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 )
 
@@ -23,6 +25,8 @@ const terminalKind = "terminal"
 
 var kinds = map[string]kind{
 	"events":     {(*channel).events, 8},
+	"files":      {(*channel).files, 4},
+	processKind:  {(*channel).process, 16},
 	"questions":  {states((*hub.Hub).WatchQuestions), 4},
 	"sessions":   {states((*hub.Hub).WatchSessions), 4},
 	"servers":    {states((*hub.Hub).WatchServers), 4},
@@ -164,23 +168,51 @@ func states(watch func(*hub.Hub, context.Context, auth.Principal) (hub.Live, err
 		if err != nil {
 			return nil, err
 		}
-		defer all.Close()
-		if err := ch.tell("opened", struct{}{}); err != nil {
-			return nil, err
+		return nil, ch.push(all)
+	}
+}
+
+// fileArgs are the arguments of a channel of the files in a folder.
+type fileArgs struct {
+	Session string `json:"session_id"`
+	Path    string `json:"path"`
+}
+
+// files serves what is in a folder, and its changes.
+func (ch *channel) files() (any, error) {
+	var a fileArgs
+	if err := ch.arguments(&a); err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(a.Path, "/") {
+		return nil, fault.Argument("path", "path must be the absolute path of a folder")
+	}
+	folder := hub.FilePath{SessionID: hub.SessionID(a.Session), Path: path.Clean(a.Path)}
+	all, err := ch.client.server.Hub.WatchFiles(ch.ctx, ch.client.principal, folder)
+	if err != nil {
+		return nil, err
+	}
+	return nil, ch.push(all)
+}
+
+// push sends a state and its changes, until the channel ends.
+func (ch *channel) push(all hub.Live) error {
+	defer all.Close()
+	if err := ch.tell("opened", struct{}{}); err != nil {
+		return err
+	}
+	for {
+		// Not before there is room: meanwhile the changes of each thing become one.
+		if err := ch.await(ch.ctx); err != nil {
+			return err
 		}
-		for {
-			// Not before there is room: meanwhile the changes of each thing become one.
-			if err := ch.await(ch.ctx); err != nil {
-				return nil, err
-			}
-			changes, err := all.Next(ch.ctx)
-			if err != nil {
-				return nil, err
-			}
-			for _, change := range changes {
-				if err := ch.put("data", "", change); err != nil {
-					return nil, err
-				}
+		changes, err := all.Next(ch.ctx)
+		if err != nil {
+			return err
+		}
+		for _, change := range changes {
+			if err := ch.put("data", "", change); err != nil {
+				return err
 			}
 		}
 	}

@@ -34,6 +34,8 @@ type Files struct {
 
 	mu    sync.Mutex
 	roots []*agentv1.FileRoot
+	// changing is held from the check of a condition until the change.
+	changing sync.Mutex
 }
 
 // New returns a Files whose only root is /workspace, and which has the rights of that user.
@@ -192,6 +194,7 @@ var explanations = []struct {
 	{syscall.EFBIG, connect.CodeResourceExhausted, "No space left in the sandbox: %s"},
 	{fs.ErrPermission, connect.CodePermissionDenied, "Permission denied: %s"},
 	{syscall.EROFS, connect.CodePermissionDenied, "Permission denied: %s"},
+	{syscall.EXDEV, connect.CodeFailedPrecondition, "Not on the same file system: %s"},
 	{syscall.ENAMETOOLONG, connect.CodeInvalidArgument, "Not a valid path: %.200s"},
 	{syscall.EINVAL, connect.CodeInvalidArgument, "Not a valid path: %.200s"},
 }
@@ -339,11 +342,16 @@ func (p *Path) replace(mode uint32) (*Replacement, error) {
 	return &Replacement{File: f, target: p, temp: temp}, nil
 }
 
-// Commit renames the new file to the old one. When err, the error of writing the new file, is
-// not nil, it removes the new file instead. It returns err, or its own error.
-func (r *Replacement) Commit(err error) error {
+// Commit renames the new file to the old one, if the condition holds. When err, the error of writing the new file,
+// is not nil, it removes the new file instead. It returns err, or its own error.
+func (r *Replacement) Commit(c *agentv1.FileCondition, err error) error {
 	return r.files.user.Do(func() error {
 		defer r.target.root.Close()
+		r.files.changing.Lock()
+		defer r.files.changing.Unlock()
+		if err == nil {
+			err = r.files.check(c, r.target.requested)
+		}
 		return r.files.Explain(r.target.requested, r.commit(err))
 	})
 }
@@ -365,6 +373,8 @@ func (r *Replacement) commit(err error) error {
 func (f *Files) WriteFile(_ context.Context, r *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error) {
 	answer := new(agentv1.WriteFileResponse)
 	return answer, f.withPath(r.Path, true, func(p *Path) (err error) {
+		f.changing.Lock()
+		defer f.changing.Unlock()
 		answer.Size, err = p.write(r)
 		return err
 	})
@@ -411,7 +421,7 @@ func (p *Path) write(m *agentv1.WriteFileRequest) (uint64, error) {
 
 func describe(name string, st fs.FileInfo) *agentv1.FileInfo {
 	i := &agentv1.FileInfo{Path: wire.UTF8(name), Type: "other", Size: uint64(max(0, st.Size())),
-		Mode: uint32(st.Mode().Perm()), ModifiedUnixMillis: st.ModTime().UnixMilli()}
+		Mode: uint32(st.Mode().Perm()), ModifiedUnixMillis: st.ModTime().UnixMilli(), Version: VersionOf(st)}
 	switch {
 	case st.Mode().IsRegular():
 		i.Type = "file"
@@ -425,6 +435,13 @@ func describe(name string, st fs.FileInfo) *agentv1.FileInfo {
 
 // ListFiles implements the RPC.
 func (f *Files) ListFiles(ctx context.Context, r *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error) {
+	if len(r.Known) == 0 || r.WaitMillis == 0 {
+		return f.list(ctx, r)
+	}
+	return f.awaitChange(ctx, r)
+}
+
+func (f *Files) list(ctx context.Context, r *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error) {
 	l := &listing{skipped: f.packagesIn(wire.DecodePath(r.Path)), limit: int(min(max(r.Limit, 1), 10_000)),
 		depth: int(min(max(r.Depth, 1), 10))}
 	err := f.withPath(r.Path, true, func(p *Path) error {
@@ -437,7 +454,7 @@ func (f *Files) ListFiles(ctx context.Context, r *agentv1.ListFilesRequest) (*ag
 		return l.walk(ctx)
 	})
 	slices.SortFunc(l.files, func(x, y *agentv1.FileInfo) int { return cmp.Compare(x.Path, y.Path) })
-	return &agentv1.ListFilesResponse{Files: l.files, Truncated: l.truncated}, err
+	return &agentv1.ListFilesResponse{Files: l.files, Truncated: l.truncated, Digest: l.digest()}, err
 }
 
 // packagesIn returns the folder of installed packages relative to a listed folder, or "" when it
@@ -527,6 +544,13 @@ func (l *listing) readDir(ctx context.Context, f *os.File, dir string) (subfolde
 func (f *Files) RemoveFile(_ context.Context, r *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error) {
 	return new(agentv1.RemoveFileResponse), f.withPath(r.Path, false, func(p *Path) error {
 		if err := p.checkWritable(); err != nil {
+			return err
+		}
+		if r.Condition != nil || !r.Recursive { // a large folder takes long
+			f.changing.Lock()
+			defer f.changing.Unlock()
+		}
+		if err := f.check(r.Condition, r.Path); err != nil {
 			return err
 		}
 		if _, err := p.root.Lstat(p.name); err != nil {

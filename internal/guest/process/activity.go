@@ -95,24 +95,77 @@ func processorTicks() map[string]uint64 {
 
 // Listens reports whether a program listens for TCP connections.
 func Listens() bool {
-	listening := map[string]bool{} // by inode
+	files := map[string]bool{}
+	for inode := range listening() {
+		files[inode] = true
+	}
+	if len(files) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(ownProcesses(), func(pid int) bool {
+		return pid != os.Getpid() && holds(pid, files)
+	})
+}
+
+// listening returns the ports of the sockets that listen for TCP connections, by their files.
+func listening() map[string]uint32 {
+	ports := map[string]uint32{}
 	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			continue
 		}
 		for line := range strings.Lines(string(text)) {
-			if f := strings.Fields(line); len(f) > 9 && f[3] == "0A" {
-				listening["socket:["+f[9]+"]"] = true
+			f := strings.Fields(line)
+			if len(f) < 10 || f[3] != "0A" {
+				continue
+			}
+			_, hex, _ := strings.Cut(f[1], ":")
+			port, _ := strconv.ParseUint(hex, 16, 16)
+			ports["socket:["+f[9]+"]"] = uint32(port)
+		}
+	}
+	return ports
+}
+
+// maxListeners is how many ports are listed.
+const maxListeners = 256
+
+// Listeners returns on which ports programs listen for TCP connections, the lowest first, and the name of one of them for
+// each.
+func Listeners() []Listener {
+	ports := listening()
+	if len(ports) == 0 {
+		return nil
+	}
+	names := map[uint32]string{}
+	for _, pid := range ownProcesses() {
+		if pid == os.Getpid() {
+			continue
+		}
+		dir := fmt.Sprintf("/proc/%d/fd", pid)
+		entries, _ := os.ReadDir(dir) // it may be gone
+		for _, e := range entries {
+			target, _ := os.Readlink(dir + "/" + e.Name())
+			port, ok := ports[target]
+			if _, known := names[port]; ok && !known {
+				comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+				names[port] = strings.TrimSpace(string(comm))
 			}
 		}
 	}
-	if len(listening) == 0 {
-		return false
+	list := make([]Listener, 0, len(names))
+	for port, name := range names {
+		list = append(list, Listener{port, name})
 	}
-	return slices.ContainsFunc(ownProcesses(), func(pid int) bool {
-		return pid != os.Getpid() && holds(pid, listening)
-	})
+	slices.SortFunc(list, func(a, b Listener) int { return int(a.Port) - int(b.Port) })
+	return list[:min(len(list), maxListeners)]
+}
+
+// Listener is a TCP port on which a program listens.
+type Listener struct {
+	Port    uint32
+	Program string // its name
 }
 
 // holds reports whether a process has one of these files open.

@@ -106,7 +106,7 @@ func transfers(t *testing.T, b *Bench) {
 	for _, n := range []int{1000, 9 << 20} {
 		data := bytes.Repeat([]byte("0123456789abcdef"), n/16)
 		open := func() *agent.Upload {
-			up, err := b.Upload(t.Context(), "moved", int64(len(data)))
+			up, err := b.Upload(t.Context(), "moved", int64(len(data)), agent.Condition{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -119,8 +119,8 @@ func transfers(t *testing.T, b *Bench) {
 		if _, err := up.Write(data); err != nil {
 			t.Fatal(err)
 		}
-		if size, err := up.Commit(time.Now().Add(time.Minute)); err != nil || size != int64(len(data)) {
-			t.Errorf("sent %d bytes: %d, %v", len(data), size, err)
+		if f, err := up.Commit(time.Now().Add(time.Minute)); err != nil || f.Size != int64(len(data)) {
+			t.Errorf("sent %d bytes: %d, %v", len(data), f.Size, err)
 		}
 		up.Close()
 		// An upload that is cut off leaves the file as it was.

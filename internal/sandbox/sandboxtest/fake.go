@@ -48,6 +48,8 @@ type Fake struct {
 	Unkept       []string // of each image
 	// Dial connects to a port in a sandbox. By default nothing listens on any port.
 	Dial func(port uint32) (net.Conn, error)
+	// Files answers calls about files; nil: none is known.
+	Files agenttest.Files
 
 	mu      sync.Mutex
 	boxes   map[string]*FakeBox
@@ -278,7 +280,7 @@ func (b *FakeBox) serve(c net.Conn, secret []byte) {
 	silent := b.silent
 	b.mu.Unlock()
 	agenttest.Agent{Unresponsive: silent, BootID: b.Spec().ID, SettingsErr: b.fake.SettingsErr, Usage: b.usage,
-		Used: b.used, Limited: b.limited, Dial: b.dial}.Serve(c, secret)
+		Used: b.used, Limited: b.limited, Dial: b.dial, Files: b.fake.Files}.Serve(c, secret)
 }
 
 func (b *FakeBox) dial(port uint32) (net.Conn, error) {

@@ -173,7 +173,7 @@ func filesOfUser(t *testing.T, b *Bench, u image.User) {
 	if _, _, err := b.ListFiles(t.Context(), "locked", 1, 10); err == nil {
 		t.Error("a folder of root's was listed")
 	}
-	if err := b.RemoveFile(t.Context(), "locked", true); err == nil {
+	if err := b.RemoveFile(t.Context(), "locked", true, agent.Condition{}); err == nil {
 		t.Error("a folder of root's was removed")
 	}
 

@@ -163,6 +163,8 @@ func Refused(err error) *fault.Error {
 		return fault.Wrap(fault.NotFound, err, "%s", r.Message)
 	case agent.Conflict, agent.OutsideRoot, agent.Denied:
 		return fault.Wrap(fault.FileAccess, err, "%s", r.Message)
+	case agent.Changed:
+		return fault.Wrap(fault.FileChanged, err, "%s", r.Message)
 	case agent.Invalid:
 		return fault.Wrap(fault.InvalidParameters, err, "%s", r.Message)
 	case agent.Exhausted:

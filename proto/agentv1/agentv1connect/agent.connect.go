@@ -56,6 +56,8 @@ const (
 	AgentWriteProcessProcedure = "/sandlot.agent.v1.Agent/WriteProcess"
 	// AgentStopProcessProcedure is the fully-qualified name of the Agent's StopProcess RPC.
 	AgentStopProcessProcedure = "/sandlot.agent.v1.Agent/StopProcess"
+	// AgentListPortsProcedure is the fully-qualified name of the Agent's ListPorts RPC.
+	AgentListPortsProcedure = "/sandlot.agent.v1.Agent/ListPorts"
 	// AgentReadFileProcedure is the fully-qualified name of the Agent's ReadFile RPC.
 	AgentReadFileProcedure = "/sandlot.agent.v1.Agent/ReadFile"
 	// AgentWriteFileProcedure is the fully-qualified name of the Agent's WriteFile RPC.
@@ -64,6 +66,12 @@ const (
 	AgentListFilesProcedure = "/sandlot.agent.v1.Agent/ListFiles"
 	// AgentRemoveFileProcedure is the fully-qualified name of the Agent's RemoveFile RPC.
 	AgentRemoveFileProcedure = "/sandlot.agent.v1.Agent/RemoveFile"
+	// AgentStatFileProcedure is the fully-qualified name of the Agent's StatFile RPC.
+	AgentStatFileProcedure = "/sandlot.agent.v1.Agent/StatFile"
+	// AgentMoveFileProcedure is the fully-qualified name of the Agent's MoveFile RPC.
+	AgentMoveFileProcedure = "/sandlot.agent.v1.Agent/MoveFile"
+	// AgentMakeFolderProcedure is the fully-qualified name of the Agent's MakeFolder RPC.
+	AgentMakeFolderProcedure = "/sandlot.agent.v1.Agent/MakeFolder"
 	// AgentSetToolsProcedure is the fully-qualified name of the Agent's SetTools RPC.
 	AgentSetToolsProcedure = "/sandlot.agent.v1.Agent/SetTools"
 )
@@ -80,10 +88,14 @@ type AgentClient interface {
 	ReadProcess(context.Context, *agentv1.ReadProcessRequest) (*agentv1.ReadProcessResponse, error)
 	WriteProcess(context.Context, *agentv1.WriteProcessRequest) (*agentv1.WriteProcessResponse, error)
 	StopProcess(context.Context, *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error)
+	ListPorts(context.Context, *agentv1.ListPortsRequest) (*agentv1.ListPortsResponse, error)
 	ReadFile(context.Context, *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error)
 	WriteFile(context.Context, *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error)
 	ListFiles(context.Context, *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error)
 	RemoveFile(context.Context, *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error)
+	StatFile(context.Context, *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error)
+	MoveFile(context.Context, *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error)
+	MakeFolder(context.Context, *agentv1.MakeFolderRequest) (*agentv1.MakeFolderResponse, error)
 	SetTools(context.Context, *agentv1.SetToolsRequest) (*agentv1.SetToolsResponse, error)
 }
 
@@ -158,6 +170,12 @@ func NewAgentClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			connect.WithSchema(agentMethods.ByName("StopProcess")),
 			connect.WithClientOptions(opts...),
 		),
+		listPorts: connect.NewClient[agentv1.ListPortsRequest, agentv1.ListPortsResponse](
+			httpClient,
+			baseURL+AgentListPortsProcedure,
+			connect.WithSchema(agentMethods.ByName("ListPorts")),
+			connect.WithClientOptions(opts...),
+		),
 		readFile: connect.NewClient[agentv1.ReadFileRequest, agentv1.ReadFileResponse](
 			httpClient,
 			baseURL+AgentReadFileProcedure,
@@ -182,6 +200,24 @@ func NewAgentClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			connect.WithSchema(agentMethods.ByName("RemoveFile")),
 			connect.WithClientOptions(opts...),
 		),
+		statFile: connect.NewClient[agentv1.StatFileRequest, agentv1.StatFileResponse](
+			httpClient,
+			baseURL+AgentStatFileProcedure,
+			connect.WithSchema(agentMethods.ByName("StatFile")),
+			connect.WithClientOptions(opts...),
+		),
+		moveFile: connect.NewClient[agentv1.MoveFileRequest, agentv1.MoveFileResponse](
+			httpClient,
+			baseURL+AgentMoveFileProcedure,
+			connect.WithSchema(agentMethods.ByName("MoveFile")),
+			connect.WithClientOptions(opts...),
+		),
+		makeFolder: connect.NewClient[agentv1.MakeFolderRequest, agentv1.MakeFolderResponse](
+			httpClient,
+			baseURL+AgentMakeFolderProcedure,
+			connect.WithSchema(agentMethods.ByName("MakeFolder")),
+			connect.WithClientOptions(opts...),
+		),
 		setTools: connect.NewClient[agentv1.SetToolsRequest, agentv1.SetToolsResponse](
 			httpClient,
 			baseURL+AgentSetToolsProcedure,
@@ -203,10 +239,14 @@ type agentClient struct {
 	readProcess      *connect.Client[agentv1.ReadProcessRequest, agentv1.ReadProcessResponse]
 	writeProcess     *connect.Client[agentv1.WriteProcessRequest, agentv1.WriteProcessResponse]
 	stopProcess      *connect.Client[agentv1.StopProcessRequest, agentv1.StopProcessResponse]
+	listPorts        *connect.Client[agentv1.ListPortsRequest, agentv1.ListPortsResponse]
 	readFile         *connect.Client[agentv1.ReadFileRequest, agentv1.ReadFileResponse]
 	writeFile        *connect.Client[agentv1.WriteFileRequest, agentv1.WriteFileResponse]
 	listFiles        *connect.Client[agentv1.ListFilesRequest, agentv1.ListFilesResponse]
 	removeFile       *connect.Client[agentv1.RemoveFileRequest, agentv1.RemoveFileResponse]
+	statFile         *connect.Client[agentv1.StatFileRequest, agentv1.StatFileResponse]
+	moveFile         *connect.Client[agentv1.MoveFileRequest, agentv1.MoveFileResponse]
+	makeFolder       *connect.Client[agentv1.MakeFolderRequest, agentv1.MakeFolderResponse]
 	setTools         *connect.Client[agentv1.SetToolsRequest, agentv1.SetToolsResponse]
 }
 
@@ -300,6 +340,15 @@ func (c *agentClient) StopProcess(ctx context.Context, req *agentv1.StopProcessR
 	return nil, err
 }
 
+// ListPorts calls sandlot.agent.v1.Agent.ListPorts.
+func (c *agentClient) ListPorts(ctx context.Context, req *agentv1.ListPortsRequest) (*agentv1.ListPortsResponse, error) {
+	response, err := c.listPorts.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ReadFile calls sandlot.agent.v1.Agent.ReadFile.
 func (c *agentClient) ReadFile(ctx context.Context, req *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error) {
 	response, err := c.readFile.CallUnary(ctx, connect.NewRequest(req))
@@ -336,6 +385,33 @@ func (c *agentClient) RemoveFile(ctx context.Context, req *agentv1.RemoveFileReq
 	return nil, err
 }
 
+// StatFile calls sandlot.agent.v1.Agent.StatFile.
+func (c *agentClient) StatFile(ctx context.Context, req *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+	response, err := c.statFile.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// MoveFile calls sandlot.agent.v1.Agent.MoveFile.
+func (c *agentClient) MoveFile(ctx context.Context, req *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
+	response, err := c.moveFile.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// MakeFolder calls sandlot.agent.v1.Agent.MakeFolder.
+func (c *agentClient) MakeFolder(ctx context.Context, req *agentv1.MakeFolderRequest) (*agentv1.MakeFolderResponse, error) {
+	response, err := c.makeFolder.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // SetTools calls sandlot.agent.v1.Agent.SetTools.
 func (c *agentClient) SetTools(ctx context.Context, req *agentv1.SetToolsRequest) (*agentv1.SetToolsResponse, error) {
 	response, err := c.setTools.CallUnary(ctx, connect.NewRequest(req))
@@ -357,10 +433,14 @@ type AgentHandler interface {
 	ReadProcess(context.Context, *agentv1.ReadProcessRequest) (*agentv1.ReadProcessResponse, error)
 	WriteProcess(context.Context, *agentv1.WriteProcessRequest) (*agentv1.WriteProcessResponse, error)
 	StopProcess(context.Context, *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error)
+	ListPorts(context.Context, *agentv1.ListPortsRequest) (*agentv1.ListPortsResponse, error)
 	ReadFile(context.Context, *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error)
 	WriteFile(context.Context, *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error)
 	ListFiles(context.Context, *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error)
 	RemoveFile(context.Context, *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error)
+	StatFile(context.Context, *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error)
+	MoveFile(context.Context, *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error)
+	MakeFolder(context.Context, *agentv1.MakeFolderRequest) (*agentv1.MakeFolderResponse, error)
 	SetTools(context.Context, *agentv1.SetToolsRequest) (*agentv1.SetToolsResponse, error)
 }
 
@@ -431,6 +511,12 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 		connect.WithSchema(agentMethods.ByName("StopProcess")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentListPortsHandler := connect.NewUnaryHandlerSimple(
+		AgentListPortsProcedure,
+		svc.ListPorts,
+		connect.WithSchema(agentMethods.ByName("ListPorts")),
+		connect.WithHandlerOptions(opts...),
+	)
 	agentReadFileHandler := connect.NewUnaryHandlerSimple(
 		AgentReadFileProcedure,
 		svc.ReadFile,
@@ -453,6 +539,24 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 		AgentRemoveFileProcedure,
 		svc.RemoveFile,
 		connect.WithSchema(agentMethods.ByName("RemoveFile")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentStatFileHandler := connect.NewUnaryHandlerSimple(
+		AgentStatFileProcedure,
+		svc.StatFile,
+		connect.WithSchema(agentMethods.ByName("StatFile")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentMoveFileHandler := connect.NewUnaryHandlerSimple(
+		AgentMoveFileProcedure,
+		svc.MoveFile,
+		connect.WithSchema(agentMethods.ByName("MoveFile")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentMakeFolderHandler := connect.NewUnaryHandlerSimple(
+		AgentMakeFolderProcedure,
+		svc.MakeFolder,
+		connect.WithSchema(agentMethods.ByName("MakeFolder")),
 		connect.WithHandlerOptions(opts...),
 	)
 	agentSetToolsHandler := connect.NewUnaryHandlerSimple(
@@ -483,6 +587,8 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 			agentWriteProcessHandler.ServeHTTP(w, r)
 		case AgentStopProcessProcedure:
 			agentStopProcessHandler.ServeHTTP(w, r)
+		case AgentListPortsProcedure:
+			agentListPortsHandler.ServeHTTP(w, r)
 		case AgentReadFileProcedure:
 			agentReadFileHandler.ServeHTTP(w, r)
 		case AgentWriteFileProcedure:
@@ -491,6 +597,12 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 			agentListFilesHandler.ServeHTTP(w, r)
 		case AgentRemoveFileProcedure:
 			agentRemoveFileHandler.ServeHTTP(w, r)
+		case AgentStatFileProcedure:
+			agentStatFileHandler.ServeHTTP(w, r)
+		case AgentMoveFileProcedure:
+			agentMoveFileHandler.ServeHTTP(w, r)
+		case AgentMakeFolderProcedure:
+			agentMakeFolderHandler.ServeHTTP(w, r)
 		case AgentSetToolsProcedure:
 			agentSetToolsHandler.ServeHTTP(w, r)
 		default:
@@ -542,6 +654,10 @@ func (UnimplementedAgentHandler) StopProcess(context.Context, *agentv1.StopProce
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.StopProcess is not implemented"))
 }
 
+func (UnimplementedAgentHandler) ListPorts(context.Context, *agentv1.ListPortsRequest) (*agentv1.ListPortsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.ListPorts is not implemented"))
+}
+
 func (UnimplementedAgentHandler) ReadFile(context.Context, *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.ReadFile is not implemented"))
 }
@@ -556,6 +672,18 @@ func (UnimplementedAgentHandler) ListFiles(context.Context, *agentv1.ListFilesRe
 
 func (UnimplementedAgentHandler) RemoveFile(context.Context, *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.RemoveFile is not implemented"))
+}
+
+func (UnimplementedAgentHandler) StatFile(context.Context, *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.StatFile is not implemented"))
+}
+
+func (UnimplementedAgentHandler) MoveFile(context.Context, *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.MoveFile is not implemented"))
+}
+
+func (UnimplementedAgentHandler) MakeFolder(context.Context, *agentv1.MakeFolderRequest) (*agentv1.MakeFolderResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.MakeFolder is not implemented"))
 }
 
 func (UnimplementedAgentHandler) SetTools(context.Context, *agentv1.SetToolsRequest) (*agentv1.SetToolsResponse, error) {

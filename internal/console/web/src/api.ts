@@ -124,3 +124,7 @@ export const segment = encodeURIComponent;
 
 export const filePath = (session: string, path: string) =>
   `v1/sessions/${segment(session)}/files/` + path.replace(/^\/+/, "").split("/").map(segment).join("/");
+
+export const folderPath = (session: string, path: string) => filePath(session, path).replace("/files/", "/folders/");
+
+export const movePath = (session: string) => `v1/sessions/${segment(session)}/move`;

@@ -1,12 +1,53 @@
 // Files of a session.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Failure, filePath, send, tool } from "./api";
+import { Failure, filePath, folderPath, json, movePath, send, type Problem } from "./api";
+import { live } from "./live";
 import { address } from "./route";
 import { Asleep } from "./asleep";
 import { isAwake } from "./state";
 import * as text from "./text";
 import type { File as Entry, Session } from "./types";
 import { confirm, Dialog, Empty, Loading, Trouble, useLoaded, useTask } from "./ui";
+
+interface Change {
+  change: "all" | "put" | "removed" | "asleep";
+  files?: Entry[];
+  truncated?: boolean;
+  withheld?: number;
+  file?: Entry;
+  name?: string;
+}
+
+interface Listing {
+  files: Entry[];
+  truncated: boolean;
+  withheld: number;
+}
+
+// useFolder returns what is in a folder, as the server pushes it. A folder that cannot be watched any more, as one that was
+// removed, is asked for again on request.
+function useFolder(id: string, path: string) {
+  const [value, setValue] = useState<Listing | null>(null);
+  const [failed, setFailed] = useState<unknown>(null);
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    setFailed(null);
+    const c = live.open("files", { session_id: id, path }, {
+      data: (m: Change) =>
+        setValue((was) => {
+          if (m.change === "all") return { files: m.files ?? [], truncated: !!m.truncated, withheld: m.withheld ?? 0 };
+          if (!was) return was;
+          const name = m.file?.name ?? m.name;
+          if (m.change === "asleep") return was;
+          const rest = was.files.filter((f) => f.name !== name);
+          return { ...was, files: m.file ? [...rest, m.file] : rest };
+        }),
+      closed: (error?: Problem) => error && setFailed(new Failure(error)),
+    });
+    return () => c.close();
+  }, [id, path, turn]);
+  return { value, failed, again: () => setTurn((n) => n + 1) };
+}
 
 // maxText is how much of a file is shown as text, in bytes; maxImage of an image.
 const maxText = 1 << 20;
@@ -22,18 +63,33 @@ export default function Files({ session: s, path }: { session: Session; path: st
 
 function Folder({ session: s, path }: { session: Session; path: string }) {
   const id = s.session_id;
-  const list = useLoaded(id + path, () => tool<{ files: Entry[]; truncated: boolean }>("sandbox_list_files", {
-    session_id: id, path, limit: 2000,
-  }));
+  const list = useFolder(id, path);
   const [shown, setShown] = useState("");
-  const [making, setMaking] = useState(false);
+  const [making, setMaking] = useState<"" | "file" | "folder">("");
+  const [renaming, setRenaming] = useState<Entry | null>(null);
   const picker = useRef<HTMLInputElement>(null);
   const task = useTask();
   const upload = (files: FileList | null) =>
     void task.run(async () => {
-      for (const f of files ?? []) await send("PUT", filePath(id, join(path, f.name)), f);
-      list.again();
+      for (const f of files ?? []) await put(f);
     });
+  // A file that is there is replaced after a question alone, and only if it is still the one that was asked about.
+  const put = async (f: File) => {
+    const there = list.value?.files.find((x) => x.name === f.name);
+    try {
+      await send("PUT", filePath(id, join(path, f.name)), f, { "If-None-Match": "*" });
+    } catch (e) {
+      if (!changedMeanwhile(e) || (there && !there.etag)) throw e;
+      confirm({
+        title: `Replace ${text.name(f.name)}?`,
+        detail: <p>There is a file with that name.</p>,
+        yes: "Replace it",
+        danger: true,
+        do: () => void task.run(() =>
+          send("PUT", filePath(id, join(path, f.name)), f, there?.etag ? { "If-Match": there.etag } : {})),
+      });
+    }
+  };
   const remove = (f: Entry) =>
     confirm({
       title: `Delete ${text.name(f.name)}?`,
@@ -41,8 +97,9 @@ function Folder({ session: s, path }: { session: Session; path: string }) {
       yes: "Delete",
       danger: true,
       do: () => void task.run(async () => {
-        await send("DELETE", filePath(id, join(path, f.name)) + (f.type === "directory" ? "?recursive=true" : ""));
-        list.again();
+        const recursive = f.type === "directory";
+        await send("DELETE", filePath(id, join(path, f.name)) + (recursive ? "?recursive=true" : ""), undefined,
+          !recursive && f.etag ? { "If-Match": f.etag } : {});
       }),
     });
   const rows = [...(list.value?.files ?? [])].sort(
@@ -53,17 +110,22 @@ function Folder({ session: s, path }: { session: Session; path: string }) {
       <div class="row">
         <Crumbs id={id} path={path} />
         <span class="row">
-          <button class="small" onClick={() => setMaking(true)}>
+          <button class="small" onClick={() => setMaking("file")}>
             New file
+          </button>
+          <button class="small" onClick={() => setMaking("folder")}>
+            New folder
           </button>
           <button class="small" disabled={task.busy} onClick={() => picker.current?.click()}>
             Upload
           </button>
           <input ref={picker} type="file" multiple hidden aria-label="Files to upload"
             onChange={(e) => (upload(e.currentTarget.files), (e.currentTarget.value = ""))} />
-          <button class="small" onClick={list.again}>
-            Reload
-          </button>
+          {!!list.failed && (
+            <button class="small" onClick={list.again}>
+              Reload
+            </button>
+          )}
         </span>
       </div>
       <Trouble of={task.failed || list.failed} />
@@ -106,6 +168,9 @@ function Folder({ session: s, path }: { session: Session; path: string }) {
                         Download
                       </button>
                     )}
+                    <button class="small" aria-label={"Rename " + text.name(f.name)} onClick={() => setRenaming(f)}>
+                      Rename
+                    </button>
                     <button class="small" aria-label={"Delete " + text.name(f.name)} onClick={() => remove(f)}>
                       Delete
                     </button>
@@ -117,16 +182,36 @@ function Folder({ session: s, path }: { session: Session; path: string }) {
           {list.value?.truncated && <p class="quiet">There are more: these are the first {rows.length}.</p>}
         </div>
       )}
-      {shown && <Show id={id} path={shown} close={() => (setShown(""), list.again())} />}
-      {making && <NewFile folder={path} close={() => setMaking(false)} make={async (name) => {
-        await send("PUT", filePath(id, join(path, name)), "");
-        setMaking(false);
-        list.again();
-        setShown(join(path, name));
-      }} />}
+      {!!list.value?.withheld && <p class="quiet">{list.value.withheld} more that a rule does not let you list.</p>}
+      {shown && <Show id={id} path={shown} close={() => setShown("")} />}
+      {making && (
+        <Name title={making === "file" ? "New file" : "New folder"} label={"Name, below " + text.name(path)} yes="Create"
+          close={() => setMaking("")} give={async (name) => {
+            if (making === "folder") {
+              await send("POST", folderPath(id, join(path, name)));
+            } else {
+              await send("PUT", filePath(id, join(path, name)), "", { "If-None-Match": "*" });
+              setShown(join(path, name));
+            }
+            setMaking("");
+          }} />
+      )}
+      {renaming && (
+        <Name title={"Rename " + text.name(renaming.name)} label="New name, or a path" yes="Rename" first={renaming.name}
+          close={() => setRenaming(null)} give={async (name) => {
+            const to = name.startsWith("/") ? name : join(path, name);
+            await send("POST", movePath(id), JSON.stringify({ from: join(path, renaming.name), to }),
+              { "Content-Type": "application/json",
+                ...(renaming.type === "file" && renaming.etag ? { "If-Match": renaming.etag } : {}) });
+            setRenaming(null);
+          }} />
+      )}
     </section>
   );
 }
+
+// changedMeanwhile tells whether the server has refused as a file is not what it was taken for.
+const changedMeanwhile = (e: unknown) => e instanceof Failure && e.problem.status === 412;
 
 function Crumbs({ id, path }: { id: string; path: string }) {
   const parts = path.split("/").filter(Boolean);
@@ -146,18 +231,20 @@ function Crumbs({ id, path }: { id: string; path: string }) {
   );
 }
 
-function NewFile({ folder, close, make }: { folder: string; close: () => void; make: (name: string) => Promise<void> }) {
-  const [name, setName] = useState("");
+function Name(p: {
+  title: string; label: string; yes: string; first?: string; close: () => void; give: (name: string) => Promise<void>;
+}) {
+  const [name, setName] = useState(p.first ?? "");
   const task = useTask();
   return (
-    <Dialog title="New file" close={close}>
-      <form onSubmit={(e) => (e.preventDefault(), void task.run(() => make(name)))}>
-        <label for="new-file">Name, below {text.name(folder)}</label>
-        <input id="new-file" required autocomplete="off" value={name} onInput={(e) => setName(e.currentTarget.value)} />
+    <Dialog title={p.title} close={p.close}>
+      <form onSubmit={(e) => (e.preventDefault(), void task.run(() => p.give(name)))}>
+        <label for="file-name">{p.label}</label>
+        <input id="file-name" required autocomplete="off" value={name} onInput={(e) => setName(e.currentTarget.value)} />
         <Trouble of={task.failed} />
         <div class="row end">
-          <button class="primary" disabled={task.busy}>
-            Create
+          <button class="primary" disabled={task.busy || name === p.first}>
+            {p.yes}
           </button>
         </div>
       </form>
@@ -175,7 +262,7 @@ async function download(id: string, path: string) {
 }
 
 // imageType returns the type of a raster image by its first bytes. No other file is ever shown as anything but text.
-function imageType(b: Uint8Array): string {
+export function imageType(b: Uint8Array): string {
   const begins = (...bytes: number[]) => bytes.every((x, i) => b[i] === x);
   if (begins(0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a)) return "image/png";
   if (begins(0xff, 0xd8, 0xff)) return "image/jpeg";
@@ -187,6 +274,7 @@ function imageType(b: Uint8Array): string {
 interface Content {
   image?: string;
   text?: string; // as the file has it
+  etag?: string;
   size: number;
   whole: boolean;
 }
@@ -197,7 +285,11 @@ async function read(id: string, path: string, most = maxText): Promise<Content> 
     if (e instanceof Failure && e.problem.status === 416) return null;
     throw e;
   });
-  if (!r) return { text: "", size: 0, whole: true };
+  if (!r) {
+    const f = await json<Entry>("GET", filePath(id, path).replace("/files/", "/stat/"));
+    return { text: "", etag: f.etag, size: 0, whole: true };
+  }
+  const etag = r.headers.get("ETag") ?? undefined;
   const b = new Uint8Array(await r.arrayBuffer());
   const size = Number(/\/(\d+)$/.exec(r.headers.get("Content-Range") ?? "")?.[1] ?? b.length);
   const type = imageType(b);
@@ -209,7 +301,7 @@ async function read(id: string, path: string, most = maxText): Promise<Content> 
   try {
     // A part may end within a character.
     const shown = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(b, { stream: !whole });
-    if (!shown.includes("\0")) return { text: shown, size, whole };
+    if (!shown.includes("\0")) return { text: shown, etag, size, whole };
   } catch {
     // it is not text
   }
@@ -237,27 +329,26 @@ function Show({ id, path, close }: { id: string; path: string; close: () => void
   const end = ends(f?.text ?? "");
   const editable = !!f?.whole && end !== "mixed";
   const changed = draft !== null && draft !== inField(f?.text ?? "");
-  const write = async () => {
+  const [conflict, setConflict] = useState(false);
+  const write = async (over: boolean) => {
     const text = end === "\r\n" ? draft!.replaceAll("\n", end) : draft!;
-    await send("PUT", filePath(id, path), text);
-    file.set({ text, size: new TextEncoder().encode(text).length, whole: true });
+    const r = await send("PUT", filePath(id, path), text, over || !f?.etag ? {} : { "If-Match": f.etag });
+    setConflict(false);
+    file.set({ text, etag: r.headers.get("ETag") ?? undefined, size: new TextEncoder().encode(text).length, whole: true });
     setSaid("Saved");
   };
-  // The agent may have written the file meanwhile: it is compared with what was loaded.
-  const save = () =>
+  // The agent may have written the file meanwhile: the server compares. The text here stays until somebody decides.
+  const save = (over = false) =>
+    void task.run(() =>
+      write(over).catch((e) => {
+        if (!changedMeanwhile(e)) throw e;
+        setConflict(true);
+      }));
+  const reload = () =>
     void task.run(async () => {
-      const there = await read(id, path).catch((e) => {
-        if (e instanceof Failure && e.problem.status === 404) return null;
-        throw e;
-      });
-      if (there?.text === f?.text) return write();
-      confirm({
-        title: "The file has changed",
-        detail: <p>Somebody has written or removed {text.name(path)} since you opened it.</p>,
-        yes: "Overwrite it",
-        danger: true,
-        do: () => void task.run(write),
-      });
+      file.set(await read(id, path));
+      setDraft(null);
+      setConflict(false);
     });
   const leave = () =>
     changed
@@ -284,7 +375,7 @@ function Show({ id, path, close }: { id: string; path: string; close: () => void
           onKeyDown={(e) => {
             if ((e.ctrlKey || e.metaKey) && e.key === "s") {
               e.preventDefault();
-              if (changed) save();
+              if (changed && !conflict) save();
             }
             // Tab indents; Esc and then Tab leaves.
             if (e.key === "Escape") {
@@ -301,6 +392,21 @@ function Show({ id, path, close }: { id: string; path: string; close: () => void
           }}
         />
       )}
+      {conflict && (
+        <div class="conflict" role="alert">
+          <p>
+            Somebody has written or removed this file since you opened it. Your text is still here, and is not saved.
+          </p>
+          <div class="row">
+            <button class="small" disabled={task.busy} onClick={reload}>
+              Discard my text and reload
+            </button>
+            <button class="small danger" disabled={task.busy} onClick={() => save(true)}>
+              Overwrite the file
+            </button>
+          </div>
+        </div>
+      )}
       {f && !f.whole && f.text !== undefined && <p>This is the beginning. Download the file to see all of it.</p>}
       {f?.whole && end === "mixed" && (
         <p>Its lines end in several ways, which would not stay as they are: it is not edited here.</p>
@@ -310,7 +416,7 @@ function Show({ id, path, close }: { id: string; path: string; close: () => void
         <span role="status" class="quiet">{said}</span>
         <button onClick={() => void task.run(() => download(id, path))}>Download</button>
         {f?.text !== undefined && editable && (
-          <button class="primary" disabled={!changed || task.busy} onClick={save}>
+          <button class="primary" disabled={!changed || task.busy || conflict} onClick={() => save()}>
             Save
           </button>
         )}

@@ -44,9 +44,9 @@ export class Channel {
     this.live.say({ op: "open", channel: number, kind: this.kind, args });
   }
 
-  // A terminal counts its bytes alone: its other messages need no acknowledgement.
+  // A terminal, and the output of a process, count their bytes alone: their other messages need no acknowledgement.
   took(unit: "count" | "bytes", n: number) {
-    if ((unit === "bytes") !== (this.kind === "terminal")) return;
+    if ((unit === "bytes") !== (this.kind === "terminal" || this.kind === "process")) return;
     this.taken += n;
     if (this.taken - this.said >= (unit === "bytes" ? ackBytes : ackEvery)) {
       this.said = this.taken;

@@ -3,6 +3,7 @@ import { get, json, segment } from "./api";
 import Files from "./files";
 import History from "./history";
 import Network from "./network";
+import Results from "./results";
 import Running from "./running";
 import { address, go, route } from "./route";
 import { isAwake, now, sessionOf, sessions, titleOf } from "./state";
@@ -15,6 +16,7 @@ import { confirm, Empty, Heading, Loading, State, Trouble, useLoaded, useTask } 
 const tabs: [path: string, title: string][] = [
   ["terminal", "Terminal"],
   ["files", "Files"],
+  ["results", "Results"],
   ["running", "Running"],
   ["network", "Network"],
   ["timeline", "Timeline"],
@@ -62,6 +64,8 @@ function Part({ session: s, tab }: { session: Session; tab: string }) {
       return <Terminals session={s} />;
     case "files":
       return <Files session={s} path={route.value.query.get("path") ?? "/workspace"} />;
+    case "results":
+      return <Results session={s} />;
     case "running":
       return <Running session={s} />;
     case "network":

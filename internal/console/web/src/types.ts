@@ -108,7 +108,33 @@ export interface File {
   name: string;
   type: string;
   size: number;
-  mode: string;
+  mode: number;
   modified: string;
   target?: string;
+  etag?: string;
+}
+
+export interface ResultBlock {
+  type: "text" | "image";
+  text?: string;
+  truncated?: boolean;
+  mime?: string;
+  data?: string;
+}
+
+export interface Result {
+  id: number;
+  time: string;
+  tool: string;
+  input?: string;
+  failed?: boolean;
+  content: ResultBlock[];
+  left?: number;
+}
+
+export interface PortRow {
+  port: number;
+  listening: boolean;
+  program?: string;
+  exposed: boolean;
 }
