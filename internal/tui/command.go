@@ -2,6 +2,7 @@ package tui
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -98,8 +99,7 @@ func (m *model) scriptItems() (all []item) {
 
 type commandResult struct {
 	toolFailed
-	Stdout string `json:"stdout"`
-	Stderr string `json:"stderr"`
+	Output string `json:"output"`
 }
 
 // err is nil: a command that fails has output too.
@@ -117,13 +117,7 @@ func (m *model) script(name, file string) tea.Cmd {
 	}
 	return callTool(m, name, "execute_command", map[string]any{"command": text, "session_id": s.ID},
 		func(m *model, r commandResult) tea.Cmd {
-			out := r.Stdout + r.Stderr
-			for _, c := range r.Content {
-				if out == "" {
-					out = c.Text
-				}
-			}
-			m.open(&page{title: cut(word(name), 60), text: out, copyable: true})
+			m.open(&page{title: cut(word(name), 60), text: cmp.Or(r.Output, "(no output)"), copyable: true})
 			return nil
 		})
 }
@@ -234,17 +228,19 @@ func (r promptResult) text() string {
 
 // help says which keys there are.
 func help() *page {
-	return &page{title: "Help", text: `Questions stand on the top. A key answers the one that you see, not before it has been there for half a second:
-  a  yes, once          S  yes, for this session
-  A  yes, always        d  no, once
-  [ ]  another question       pgdn pgup  the rest of its text
+	return &page{title: "Help", text: `Questions stand on the top. A key answers the question that you see, once it has
+been there for half a second:
+  a  yes, once                 S  yes, for this session
+  A  yes, always               d  no, once
+  [ ]  another question        pgdn pgup  the rest of its text
 
-  j k, arrows  select a session or a server     enter  what it is
-  tab  the timeline, or what is selected        J K  scroll that
-  /  filter     esc  back                       ctrl+p :  commands
-  s  shell in the session                       l  its output, or a server's log
-  o  open a port of the session                 m  MCP servers
-  r  connect now                                q ctrl+c  leave
+  j k, arrows  select          enter  what the selected one is
+  tab  the timeline, or that   J K  scroll it
+  /  filter                    esc  back
+  ctrl+p :  commands           m  MCP servers
+  s  shell in the session      l  its output, or a server's log
+  o  open one of its ports     r  connect now
+  ?  this help                 q ctrl+c  leave
 
-Signs: ● runs   ◐ starts   ○ sleeps or is stopped   ✗ error   ▲ needs you`}
+● runs  ◐ starts  ○ sleeps or is stopped  ✗ error  ▲ needs you`}
 }

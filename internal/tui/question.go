@@ -205,7 +205,9 @@ func (m *model) answer(id string, a hub.QuestionAnswer) tea.Cmd {
 }
 
 func (m *model) onAnswered(a answered) tea.Cmd {
-	delete(m.questions.pending, a.id)
+	if a.err != nil { // else the question waits for the server to say that it is over
+		delete(m.questions.pending, a.id)
+	}
 	switch p, _ := errors.AsType[*protocol.Problem](a.err); {
 	case a.err == nil:
 		return m.say("Answered: " + a.answer + ".")
@@ -241,7 +243,7 @@ func questionForm(q *question.Question) *form {
 			case json.Valid([]byte(v)):
 				a.Content[x.name] = json.RawMessage(v)
 			default:
-				return m.say(fmt.Sprintf("%s must be a %s.", word(x.label), word(x.kind)))
+				return m.say(fmt.Sprintf("%s must be of the type %s.", word(x.label), word(x.kind)))
 			}
 		}
 		m.closeDialog()
@@ -256,6 +258,10 @@ func (m *model) questionPanel(width, rows int) []string {
 	if q == nil {
 		return nil
 	}
+	head := m.questionHead(q)
+	if m.dialog() != nil && rows < 12 { // whose keys are its own
+		return []string{warning.Bold(true).Render(pad(head, width))}
+	}
 	text := wrap(clean(q.Text), width-2)
 	if owner := q.Principal; m.me.Principal != "" && owner != m.me.Principal {
 		text = append(text, cut("Asked of "+word(owner)+".", width-2))
@@ -264,21 +270,23 @@ func (m *model) questionPanel(width, rows int) []string {
 	v := &m.questions
 	v.height, v.rows = len(text), min(room, len(text))
 	v.scroll = max(0, min(v.scroll, v.height-v.rows))
-	if v.scroll+v.rows >= v.height {
-		v.read = true
-	}
-	head := "? Question"
-	if n := len(m.questions.all); n > 1 {
-		i := slices.IndexFunc(m.questions.all, func(x question.Question) bool { return x.ID == q.ID })
-		head += fmt.Sprintf(" %d of %d ([ and ])", i+1, n)
-	}
-	head += fmt.Sprintf(": the answer is no in %d s", max(0, int(time.Until(q.Until).Round(time.Second).Seconds())))
+	v.read = v.read || v.scroll+v.rows >= v.height
 	lines := []string{warning.Bold(true).Render(pad(head, width))}
 	for _, l := range text[v.scroll : v.scroll+v.rows] {
 		lines = append(lines, warning.Render("│ ")+pad(l, width-2))
 	}
 	lines = append(lines, warning.Render("│ ")+m.answerKeys(q, width-2), faint.Render(strings.Repeat("─", width)))
 	return lines
+}
+
+// questionHead says that a question waits, and for how long.
+func (m *model) questionHead(q *question.Question) string {
+	head := "? Question"
+	if n := len(m.questions.all); n > 1 {
+		i := slices.IndexFunc(m.questions.all, func(x question.Question) bool { return x.ID == q.ID })
+		head += fmt.Sprintf(" %d of %d ([ and ])", i+1, n)
+	}
+	return head + fmt.Sprintf(": the answer is no in %d s", max(0, int(time.Until(q.Until).Round(time.Second).Seconds())))
 }
 
 // answerKeys says which keys answer, or why none does.
@@ -295,9 +303,12 @@ func (m *model) answerKeys(q *question.Question, width int) string {
 	case q.Form != nil:
 		return bold.Render(pad("a yes   d no", width))
 	}
-	keys := "a once   "
-	if q.Session != "" {
-		keys += "S this session   "
+	keys, session := []string{"a once", "A always", "d no"}, "S this session"
+	if width < 44 {
+		session = "S session"
 	}
-	return bold.Render(pad(keys+"A always   d no", width))
+	if q.Session != "" {
+		keys = slices.Insert(keys, 1, session)
+	}
+	return bold.Render(pad(strings.Join(keys, "  "), width))
 }

@@ -121,7 +121,7 @@ func (m *model) apart(w int) []string {
 
 // fill makes exactly h lines of at least the width w.
 func fill(lines []string, w, h int) []string {
-	lines = slices.Clone(lines[:min(len(lines), h)])
+	lines = slices.Clone(lines[:max(0, min(len(lines), h))])
 	for i, l := range lines {
 		lines[i] = l + strings.Repeat(" ", max(0, w-lipgloss.Width(l)))
 	}
@@ -235,7 +235,7 @@ func (m *model) details(r row, w int) (lines []string) {
 
 func sessionFacts(s *hub.SessionRow, fact func(name, value string)) {
 	fact("id", s.ID)
-	fact("template", s.Template+", "+s.Flavor)
+	fact("template", strings.Trim(s.Template+", "+s.Flavor, ", "))
 	fact("processes", fmt.Sprint(s.Processes))
 	if u := s.Usage; u != nil {
 		fact("memory", fmt.Sprintf("%.0f of %d MB", u.MemoryMB, s.Limits.MemoryMB))
@@ -346,5 +346,20 @@ func (m *model) lastLine(w int) string {
 	case m.list.filter != "":
 		return faint.Render(pad("shows /"+word(m.list.filter)+"   esc shows all", w))
 	}
-	return faint.Render(pad("? help  : commands  m servers  s shell  l logs  o port  / filter  tab turn  q leave", w))
+	return faint.Render(pad(keysLine(w), w))
+}
+
+// keysLine names as many keys as there is room for.
+func keysLine(w int) (line string) {
+	for _, k := range []string{"? help", ": commands", "m servers", "s shell", "l logs", "o port", "/ filter", "tab turn",
+		"q leave"} {
+		if lipgloss.Width(line)+len(k)+2 > w {
+			break
+		}
+		if line != "" {
+			line += "  "
+		}
+		line += k
+	}
+	return line
 }
