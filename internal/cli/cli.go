@@ -105,6 +105,7 @@ func (p *program) root() *cobra.Command {
 Start the server with "sandlot serve" and connect a client to http://localhost:8000/mcp,
 or let the client start "sandlot stdio".`,
 		SilenceUsage: true, SilenceErrors: true,
+		RunE: p.begin,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
@@ -121,7 +122,7 @@ or let the client start "sandlot stdio".`,
 		snapshotCommand(p.client, p.out), quotaCommand(p.get, p.out), usageCommand(p.get, p.out),
 		image.Command(p.images, p.out, p.err),
 		templateCommand(p.connectOperator, p.out),
-		p.install(), p.uninstall(), p.service(), p.console(),
+		p.install(), p.uninstall(), p.service(), p.console(), p.ui(),
 		p.doctor(), p.settings(), p.token(), p.backup(), p.restore(),
 		p.upgrade(), p.version())
 	for _, c := range root.Commands() {

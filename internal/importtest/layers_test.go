@@ -156,6 +156,7 @@ var places = map[string]place{
 	"api/preview":                        {"L4", "api/conn api/protocol console"},
 	"api/protocol":                       {"L4", ""},
 	"console":                            {"L4", ""},
+	"tui":                                {"L4", "api/client api/protocol"},
 	"gateway":                            {"L4", "gateway/bare gateway/fastpath gateway/relay gateway/rpc"},
 	"gateway/fastpath":                   {"L4", "gateway/relay gateway/rpc"},
 	"gateway/bare":                       {"L4", "gateway/rpc"},
