@@ -9,7 +9,7 @@ PACKAGES_AT_ONCE := $(shell expr 1 + $$(nproc))
 export AT_ONCE ?= $(shell expr 2 \* $$(nproc))
 
 # Records how long stages and tests take. A test that fails runs once more, alone
-# (docs/decisions/0056-second-attempt.md).
+# (docs/decisions/0084-campaign.md).
 CAMPAIGN := go run ./test/campaign
 
 # The same for all but the race detector: nothing is compiled twice. Tests are linked without tables for debuggers.

@@ -12,6 +12,12 @@ import (
 // The memory and the CPUs that a sandbox sees are in annotations of the OCI bundle. gVisor
 // itself would take them from the cgroup, whose limits include gVisor's own needs, or, without
 // a cgroup, from the host.
+// Node and Java choose their heaps by the memory: a sandbox of the pool that was given to a larger flavor kept 1.4 GB
+// instead of 4. Programs that look for a limit of a cgroup find none, as /sys/fs/cgroup is an empty folder in
+// a sandbox: they use the machine's size, which is the flavor's. A sandbox that is restored takes the memory
+// from its own start, and has the processors of its image's sandbox, which has the same flavor. The agent
+// computes what is used from what is in use, not from what is missing of the total, which gVisor does not
+// show above the flavor's.
 const (
 	annotationMemory = "dev.sandlot.memory" // bytes
 	annotationCPUs   = "dev.sandlot.cpus"

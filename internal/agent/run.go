@@ -72,6 +72,11 @@ type ExecResult struct {
 }
 
 // Exec runs a command to its end. When ctx ends, the command is stopped.
+//
+// Commands and cells use run streams and not Connect's server streaming, which cost about 1 ms more for each
+// call on two cores: headers, chunk sizes, envelopes and trailers are five or six small writes, and in gVisor
+// each one is a system call and a wake-up. On a run stream, a call without live output is one write in each
+// direction. The price is a second way to make a call, with errors mapped by hand.
 func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, error) {
 	request := &agentv1.ExecRequest{Command: x.Message(), Stdin: x.Stdin,
 		TimeoutMillis: uint64(x.Timeout.Milliseconds()), Bounds: x.Inline.message(), Live: o.Output != nil,

@@ -56,6 +56,11 @@ type Traffic struct {
 
 // Meter counts traffic. The outlets of all sandboxes of a session share one, so that a
 // new sandbox does not begin at zero.
+//
+// It is stored every two seconds, all that have changed in one write: with one write for each connection a
+// sandbox could keep the disk busy, and a crash loses two seconds at most, which no sandbox can cause. A
+// meter that is full refuses like a missing rule, so that the next result reports it, and not as a momentary
+// limit that is worth a retry.
 type Meter struct {
 	up, down atomic.Uint64
 	day      *DayMeter // counts too; nil: none does

@@ -189,6 +189,10 @@ const maxRoutes = 1 << 20
 // onLink parses /proc/net/ipv6_route, and returns the networks that are reached without a
 // router. An address from DHCPv6 comes without its network, so its neighbours are known
 // only by such a route.
+//
+// Neighbours are refused like private addresses: with IPv6, machines of a home or an office have public
+// addresses, and often no more protection than private ones. With a public IPv4 address that includes other
+// customers' hosts in the provider's range. Networks of the same site behind a router are not known.
 func onLink(table string) (out []netip.Prefix) {
 	const (
 		destination, length, router, flags, device = 0, 1, 4, 8, 9

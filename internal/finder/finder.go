@@ -1,5 +1,15 @@
 // Package finder has the tools by which a model finds and calls what third-party servers offer without having all
 // of it in a list: search_tools, describe_tools and call_tool.
+//
+// The check of arguments is our own: google/jsonschema-go, which the SDK uses, stops at the first fault, and
+// its time and memory depend on the schema, which may be hostile. This one names all faults, takes a bounded
+// number of steps, and leaves to the server what it does not know: it must not refuse what the server would
+// take.
+//
+// Search is SQLite's FTS5 in memory, one index for each principal, so that neither hits nor ranking depend on
+// others. A row is removed by the texts that it was made of, made again of the old definition, so that what
+// FTS5 counts for the ranking stays exact. Two indexes are made at once, 50 ms after a change, and after one
+// that took long there is a pause of four times as long. An index of 500 tools takes 19 ms of a processor.
 package finder
 
 import (

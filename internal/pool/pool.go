@@ -1,5 +1,12 @@
 // Package pool boots sandboxes, and has some booted in advance, with their interpreters
 // started: the warm sandboxes. A warm sandbox serves one session and is then destroyed.
+//
+// Each warm sandbox boots with an empty workspace of its own, which the session takes over: variables, limits
+// and languages can be set later, but a mount cannot be changed after the boot. Moving files between folders
+// would cost time, and a mount of the folder of all workspaces would expose one user's files to others. So a
+// session with files boots a sandbox of its own, and so does one of another flavor, as memory and CPUs are
+// fixed at boot. A home boots as soon as its user's client connects. The price is the memory of the warm
+// sandboxes, about 25 MB each.
 package pool
 
 import (

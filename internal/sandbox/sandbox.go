@@ -159,6 +159,11 @@ type Runtime interface {
 
 // Capabilities are what a runtime can do beyond Runtime, in groups. A runtime has a whole group, or nil. A runtime that
 // wraps another one passes its groups on.
+//
+// There were eighteen optional interfaces before, asserted in 29 places: nobody could read what a runtime has
+// to do, and a runtime that wrapped another one lost what it did not know of. The cut is where the runtimes
+// differ. Nothing asserts the type of a runtime or a sandbox any more (TestCapabilitiesAreAsked); what a
+// single sandbox may be unable to do is a method of Sandbox that returns errors.ErrUnsupported.
 type Capabilities struct {
 	Users   Users   // nil: programs run as any user, with the same ids on the host
 	Storage Storage // nil: sandboxes see the folders of the server's machine

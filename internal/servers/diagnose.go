@@ -64,6 +64,9 @@ func (s *server) prefix() string {
 
 // WhyMissing implements tool.MissingExplainer: it returns why a tool cannot be called that one of the
 // principal's servers has, had, or may have when it runs; nil: none of them.
+//
+// Models call tools that they saw a moment ago, and "unknown" makes them guess names. A tool of somebody
+// else's server is answered like one that never existed.
 func (servers *Servers) WhyMissing(p auth.Principal, name string) error {
 	if err := servers.configure(p); err != nil {
 		return err

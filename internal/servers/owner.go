@@ -14,6 +14,12 @@ import (
 
 // owner has the servers of one principal. They are read from the store with the principal's first
 // request, and leave memory some time after the last one.
+//
+// Catalogs take up to 32 MiB of memory for each principal, and a server with thousands of users needs those
+// of a few: 900 MB for 1,000 active users with ten servers each, under 150 MB two minutes after their last
+// calls (TestManyPrincipals). What is not in the store stays: values that are never stored, log-ins, and that
+// Sandlot has stopped restarting a server. The price is one read of the database, about a millisecond, for a
+// user who returns.
 type owner struct {
 	principal auth.Principal
 	servers   map[string]*server // by id

@@ -22,6 +22,14 @@ import (
 // Recover loads the sessions of an earlier server. It is called once, before the first Open,
 // and is quick: it does not take sandboxes over. The first call for a session does that, or
 // Run, which also removes the sandboxes that belong to no session.
+//
+// With 200 sessions that were all taken over first, a killed server was back after 18 s. Most of it were the
+// agents' failed dials, of 2.5 ms of CPU each (they wake the agent, gVisor and its file server), so agents
+// without a server dial rarely, and a server wakes the agent whose sandbox it takes over. What remains after
+// a kill is the kernel's: it closes the old process's connections, each of which wakes a sandbox for 2 to 3
+// ms, and until then the old process holds the state folder. Until a sandbox is taken over, it counts towards
+// all limits, and nobody watches its memory (without cgroups) and disk. An agent that cannot be woken, as the
+// path of the control socket is too long, dials again within about four seconds.
 func (s *Sessions) Recover(ctx context.Context) error {
 	unowned, away, err := s.left.find(ctx)
 	if err != nil {

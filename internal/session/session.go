@@ -532,6 +532,10 @@ func (l *Lease) endedByUser(err error, kind fault.Kind) error {
 }
 
 // askAgent asks the agent whether it lives, in a time of its own. silent: that time is over.
+//
+// Only the agent's own answer is a verdict about a sandbox. The limit of one caller says how patient that
+// caller is: a third-party server with a short timeout, in a home that was busy, once ended the home with all
+// variables and processes. The price is that a call which meets an agent that hangs takes this time more.
 func (l *Lease) askAgent(ctx context.Context) (silent bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.sessions.AgentTimeout)
 	defer cancel()

@@ -9,6 +9,13 @@ import (
 )
 
 // Door is how a call that runs asks the hub on its way; see Call.Door.
+//
+// The door is in the call and not a parameter of Callable.Call, as few tools and no third-party one use it;
+// an edge cannot set it by accident, and until the hub has the call it is closed, so that an edge which goes
+// around the hub can do nothing. Tools that know better what they do ask policy first and a person later,
+// with a text of their own. A route that does what a tool does calls the tool, so that a rule, a quota, the
+// check of arguments and the event are one, whoever asks; the price is that the output of such an operation
+// has the type any.
 type Door interface {
 	// Ask asks policy about an operation that the call does, with its detail: one of Callable.Implies, or that of
 	// the call if Callable.DetailFollows. An error refuses the call. Else the door that it returns stands for that

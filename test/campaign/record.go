@@ -76,7 +76,7 @@ func (r *record) add(s stageTimes) error {
 	return errors.Join(err, f.Close())
 }
 
-// gotestsum runs a failed test once more, alone, and prints both results (docs/decisions/0056-second-attempt.md).
+// gotestsum runs a failed test once more, alone, and prints both results (docs/decisions/0084-campaign.md).
 var gotestsum = []string{"run", "gotest.tools/gotestsum@v1.13.0", "--rerun-fails=1", "--rerun-fails-max-failures=6",
 	"--rerun-fails-run-root-test", "--rerun-fails-abort-on-data-race"}
 

@@ -8,6 +8,10 @@ import (
 // Coalesce returns a connection for yamux. It sends the header and the body of a frame, which
 // yamux writes separately, in one write: that halves the system calls and wake-ups on both sides.
 // Only the sender goroutine of yamux may write to it.
+//
+// A write of exactly 12 bytes whose type is data and whose length is not 0 is such a header, and the next
+// write is its body: yamux has one sender for each connection. The format of frames is yamux's own, so a
+// version of yamux that changes it needs a review of this file.
 func Coalesce(c net.Conn) net.Conn { return &coalescing{Conn: c} }
 
 // coalescing is a connection with a coalescing writer.

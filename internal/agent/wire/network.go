@@ -18,6 +18,14 @@ const (
 
 // NetRequest is one request on a connection that began with NetGreeting. Its fields come from
 // the sandbox, and are not checked.
+//
+// Each TCP connection of a sandbox is a Unix connection of its own, and no stream of the link: the link stays
+// strict, no download delays a call or another connection, and the kernel does flow control and half-close.
+// The socket says which sandbox it is. A killed server and a cut by the policy look the same inside, and
+// different from a normal end: a hang-up of both directions (POLLHUP), which the agent passes on as a reset,
+// so that no program takes half a file for a whole one. The price is that a connect goes through gVisor's
+// file server, which is slower than a stream: so the agent keeps a few greeted connections ready, and the
+// host bounds the idle ones and the rate of greetings.
 type NetRequest struct {
 	Kind     NetKind
 	Name     string // as the program looked it up

@@ -10,6 +10,13 @@
 // multiplexed: one with NetGreeting carries requests of the sandbox's network, one with ToolGreeting
 // a program's calls of tools, and one with DirectGreeting is a direct connection, which the
 // host has asked for with a ticket.
+//
+// The agent dials, and the host listens on one socket for each sandbox, in a folder that the sandbox cannot
+// write. So a server that restarts need not find or probe anything: it opens the same sockets, and sessions
+// survive a crash and an upgrade. The host opens no path that a sandbox can write. And a socket on which the
+// agent listened (gVisor's --host-uds=create) would make runsc checkpoint fail, and so prevent sleep; with
+// --host-uds=open it works with the link open or closed. A runtime that cannot mount a socket bridges the
+// stream: see Bridge.
 package wire
 
 import (

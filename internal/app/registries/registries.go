@@ -1,5 +1,13 @@
 // Package registries finds the package registries and the CA certificates of this machine, for sandboxes. It owns the
 // cache of what the package managers have answered.
+//
+// Only the package managers know the effective setting: defaults, several files, variables, scopes, mirrors. To
+// read the files of npm, pip and Go would be a second, worse implementation, and a list of their registries in
+// the code is wrong on every machine with a mirror. Of the answers addresses alone are taken: no user,
+// password, token, query, command or path. So a registry that needs a credential does not work in a sandbox.
+// The package managers run with the server's rights, in the root folder, where no project's settings apply. The
+// cache is the user's and not in the state folder, as the answers depend on the machine and the user. A change
+// since the last start counts some seconds late, and in sandboxes' settings at the next start.
 package registries
 
 import (

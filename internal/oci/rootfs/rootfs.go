@@ -3,9 +3,22 @@
 //
 // The layers are hostile. Nothing of them becomes a file of the host: their entries are kept as a
 // tree in memory, the contents of their regular files go into the one file that the caller has
-// opened, and what the tree has in the end is written behind them (docs/decisions/0043-erofs.md).
+// opened, and what the tree has in the end is written behind them.
 // So names, links, device nodes, owners and modes cannot affect the host, and no privileges are
 // needed.
+//
+// gVisor reads a part of EROFS alone: no compression, no chunks, blocks of 4,096 bytes, and no regular files
+// behind their inodes, since it maps them. mkfs.erofs would have to be installed, and needs an unpacked
+// folder (as root, to keep owners) or an index of chunks. github.com/erofs/go-erofs (0.3.1) puts small files
+// behind their inodes, so that programs in the sandbox get SIGBUS. Extended attributes are bounded, counted
+// and left out: gVisor cannot open a file that has any. gVisor does not tell the numbers of device nodes, so
+// character devices are taken for whiteouts, and not seen.
+//
+// Layers lie over each other as in an overlay file system, and within one layer symbolic links are followed.
+// A whiteout hides what lower layers have and nothing of its own layer, wherever it stands. A hard link may
+// lead to a file of a lower layer, which Docker refuses: some builders make such layers. What an upper layer
+// replaces stays in the file. Where contents stand depends on which layer is read first, unless
+// Limits.Parallel is 1.
 package rootfs
 
 import (

@@ -113,6 +113,12 @@ func cleanTexts(v any) {
 
 // refChecker finds out whether a schema refers to anything outside of it. To validate by
 // such a schema, a client would have to fetch URLs of the server's choice.
+//
+// A client that follows a reference fetches an address that a stranger chose, over the client's network, and
+// one that does not cannot check arguments. Removing the reference alone would offer a tool with unknown
+// arguments, so a tool with such an input schema is left out; without its output schema a tool is still
+// useful. Schemas that bundle others by $id are correct and are left out too: few authors write them, and no
+// two clients agree on them.
 type refChecker struct {
 	// data are the values that are not schemas. They count if a reference may lead into them.
 	data        []position

@@ -1,5 +1,18 @@
 // Package state owns the states of a session, as a table and a pure function: the state after an event, and the actions
 // that follow from it. What holds while the server may crash between any two actions, its tests prove.
+//
+// A session changes its state by reporting an event to Next, and by nothing else; a pair of state and event
+// that the table does not have is refused with the reason, or is a fault of Sandlot, which is reported and
+// changes nothing. Nine flags had said before what a session was doing, and seven files changed them. The
+// number of leases belongs to the status, so the table itself refuses to freeze a session that calls use. The
+// handle of a sandbox is there in the state Live alone: the event that leads there brings it, and each event
+// that leaves takes it away.
+//
+// Session.own in package session is the one place where something is done with a session: one thing after
+// another, in the order of the callers, on their goroutines. A queue with a goroutine for each session would
+// order them no better, and would need an answer for each message. A stop alone does not wait for its turn,
+// as whoever holds the turn may be waiting for that very sandbox. A new event needs a row for each state in
+// which it can happen.
 package state
 
 import (

@@ -2,6 +2,11 @@
 # namespace, and replies on fd 4. It uses only the standard library, and imports at
 # the start only modules that Python has loaded already or that are built in: every
 # other module would delay each new sandbox.
+# With ast, json, linecache, signal and traceback this took 38 ms of a boot of 200 in gVisor on two
+# cores, and 2 MB of each idle sandbox. So the driver reads frames and writes JSON itself, with the
+# C function that the json module uses, and keeps the source lines of cells in a table until
+# something imports linecache. What it needs later it imports from the standard library alone
+# (stdlib), whatever the current folder has.
 def _main():
     import _ast, _signal, builtins, io, os, sys
 

@@ -133,6 +133,8 @@ const cpuPeriod = 100_000
 // cpuQuota is how long a sandbox may run in each period: the CPUs of its limits, and half a
 // CPU for gVisor's own work. Without that half, a sequence of short calls would be
 // throttled for a third of each period.
+// With exactly 1 CPU, short calls used up a period in 70 ms of 100, and their P99 was 33 ms instead of 4.
+// Planning for a machine has to add half a CPU for each busy sandbox.
 func cpuQuota(l sandbox.Limits) int64 { return int64((l.CPUs + 0.5) * cpuPeriod) }
 
 func ptr[T any](v T) *T { return &v }
@@ -170,6 +172,9 @@ func (c Groups) Resize(id string, l sandbox.Limits) error {
 // SetWeight gives all sandboxes together the weight of one busy process on each processor. With
 // the default weight they would together get the time of one single thread, while each
 // thread of the server and its clients gets as much.
+// Measured with bare calls of 16 clients on two processors: P99 197 ms before, 68 ms with this weight and
+// agent.Slots; with 32 clients 652 and 125 ms, with the slots alone 594, with the weight alone 287. The price
+// is that sandboxes which compute take a larger part of a busy machine from the server.
 func (c Groups) SetWeight() error {
 	n := runtime.NumCPU()
 	if c.version == 2 {

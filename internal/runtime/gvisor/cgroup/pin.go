@@ -15,6 +15,7 @@ import (
 // ensure that: a sandbox may use its quota on all cores at once, and delays every wake-up of
 // the others. When so many sandboxes compute that no core would stay free, none is pinned, and
 // neither is one beside which no other one works: gVisor's own threads could not use its whole quota.
+// On one core, ordinary work of a lone user (grep -r, tsc) took 1.3 times as long.
 // Only one goroutine uses a Pinner.
 type Pinner struct {
 	groups      Groups

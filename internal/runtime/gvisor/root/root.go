@@ -1,5 +1,12 @@
 // Package root owns the root file systems of sandboxes: what the sandboxes of a template share, and none of them
 // can change. It makes them in a folder of its own, once for each template, and writes nowhere else.
+//
+// gVisor asks the host at each step of a path below a mount whether the file is unchanged
+// (remote_revalidating, its default for mounts), also below /usr of the template host. With exclusive caches
+// pip took 2.9 s instead of 3.4 for ten wheels, and Node started 15 % faster, but a library that gVisor had
+// only looked up was cut at its old length after an upgrade of the machine, and a program that was installed
+// meanwhile was not found. Single files of /etc are copied into the root, as a mount of one file would stay
+// with the old one. Files that sleeping sandboxes had open: package pinned.
 package root
 
 import (
