@@ -11,6 +11,7 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 )
 
@@ -39,6 +40,7 @@ func (c *consoleUse) hasSevenTabs() {
 	all := []*tab{c.page}
 	for range 6 {
 		x := c.window.tab()
+		x.watchesForFlashes()
 		x.open(consoleURL(evaluate[string](c.page, "location.href"), ""))
 		x.shows("Waits for you")
 		all = append(all, x)
@@ -48,8 +50,25 @@ func (c *consoleUse) hasSevenTabs() {
 		x.shows("seen-by-all")
 	}
 	for _, x := range all[1:] {
+		if flashed := evaluate[string](x, "window.flashed"); flashed != "" {
+			c.t.Errorf("for a moment, the page says %q", flashed)
+		}
 		x.open("about:blank")
 	}
+}
+
+// watchesForFlashes notes what the next page says before it knows.
+func (x *tab) watchesForFlashes() {
+	x.t.Helper()
+	const watch = `window.flashed = "";
+		new MutationObserver(() => {
+			const text = document.body?.innerText ?? "";
+			for (const wrong of ["Nothing has happened", "No session yet", "There is no session"]) if (text.includes(wrong)) window.flashed = wrong;
+		}).observe(document, {childList: true, subtree: true, characterData: true});`
+	x.do(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
+		_, err := cdp.Call(ctx, t, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watch})
+		return chromedp.Void{}, err
+	})
 }
 
 // mouse moves the mouse to a place, or clicks where it is.
@@ -129,7 +148,15 @@ func (c *consoleUse) changesUnderThePointer() {
 	if _, _, text := c.request("GET", "/v1/questions", nil, credentials(c.ann)...); !strings.Contains(text, ids[1]) {
 		c.t.Errorf("the second question is gone: %s", text)
 	}
-	x.click("Once")
+	// By keys alone, from another screen.
+	c.screen(x, "activity")
+	x.see(`document.querySelector(".filters")`)
+	x.keys("w")
+	x.see(`document.activeElement.matches("[data-question]")`)
+	x.see(question + `.every(e => !e.querySelector("button").disabled)`)
+	x.keys("\t")
+	x.see(`document.activeElement.textContent.trim() === "Once"`)
+	x.keys("\r")
 	if got := <-second; !strings.Contains(got, "ask-me-2") {
 		c.t.Errorf("the call returned %q", got)
 	}
@@ -238,14 +265,19 @@ func TestConsoleUnprivileged(t *testing.T) {
 		t.Fatalf("this is no sandbox: %s", out)
 	}
 	c.window = c.browsers()
-	c.page = s.logIn(c.window, c.ann)
+	_, number, _ := strings.Cut(strings.TrimPrefix(s.URL, "http://"), ":")
+	c.page = c.window.tab()
+	c.page.expect("401")
+	c.page.open("http://console.localhost:" + number + "/console/")
+	c.page.fill("#token", c.ann)
+	c.page.click("Log in")
+	c.page.shows("Waits for you")
 	c.screen(c.page, "sessions/"+c.home+"/terminal")
 	c.page.see(`document.querySelector("[data-terminal]")`)
 	c.page.types("echo works-$((6*7))\r")
 	c.page.see(`document.querySelector(".xterm-rows").innerText.includes("works-42")`)
 	port := c.servesPage()
 	here, _, _ := strings.Cut(evaluate[string](c.page, "location.href"), "/console/")
-	_, number, _ := strings.Cut(strings.TrimPrefix(s.URL, "http://"), ":")
 	site := "http://console.example.test:" + number
 	beside := c.window.tab()
 	beside.expect("") // what this site refuses is in the browser's console

@@ -40,6 +40,7 @@ var topics = []struct {
 	{"docker", dockerRuntime},
 	{"images", images},
 	{"browser", browser},
+	{"console", console},
 	{"day", day},
 	{"people", people},
 	{"peers", peers},

@@ -60,6 +60,13 @@ export function keys(screens: Screens) {
       case "k":
         move(-1);
         break;
+      case "w":
+        e.preventDefault();
+        if (location.hash !== address([])) go([]);
+        // Two frames later the screen is there, also when it was another one.
+        requestAnimationFrame(() => requestAnimationFrame(() =>
+          document.querySelector<HTMLElement>("[data-question]:not(.ended), #waits")?.focus()));
+        break;
       case "/": {
         const filter = document.querySelector<HTMLElement>("[data-filter]");
         if (filter) {
@@ -119,6 +126,7 @@ export function Help({ screens }: { screens: Screens }) {
   if (!help.value) return null;
   const rows: [string, string][] = [
     ...screens.map(([key, , title]): [string, string] => ["g " + key, title]),
+    ["w", "what waits for you; then Tab to its answers"],
     ["j, k", "the next row, the one before"],
     ["/", "the filter"],
     ["Ctrl-K", "find a screen, a session or a server"],

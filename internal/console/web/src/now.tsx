@@ -1,7 +1,7 @@
 import { json, mcp } from "./api";
 import { Questions } from "./questions";
 import { address, go } from "./route";
-import { events, eventsCame, eventsRefused, missing, now, refused, sessions, someMissing, titleOf } from "./state";
+import { events, eventsCame, missing, now, refused, sessions, someMissing, titleOf } from "./state";
 import * as text from "./text";
 import { Happened } from "./timeline";
 import type { Session } from "./types";
@@ -23,14 +23,12 @@ export function Now() {
         </button>
       </Heading>
       <Trouble of={task.failed} />
-      {refused.value.map((why) => (
-        <Trouble key={why} of={why} />
-      ))}
       <Questions />
       <section aria-labelledby="sessions">
         <h2 id="sessions">Sessions</h2>
         {!all && <Loading />}
-        {all && !all.length && (
+        <Trouble of={refused.value.Sessions} />
+        {all && !all.length && !refused.value.Sessions && (
           <Empty title="No session yet. Connect an agent, and ask it for something:" command={"claude mcp add --transport http sandlot " + mcp()} />
         )}
         <ul class="cards">
@@ -42,7 +40,7 @@ export function Now() {
       <section aria-labelledby="happens">
         <h2 id="happens">What happens</h2>
         <Trouble of={missing.value && someMissing} />
-        <Happened events={events.value.slice(0, 40)} came={eventsCame.value} trouble={eventsRefused.value && "Events cannot be shown."}>
+        <Happened events={events.value.slice(0, 40)} came={eventsCame.value} trouble={refused.value.Events}>
           <Empty title="Nothing has happened yet." command="echo 'print(6*7)' | sandlot run -" />
         </Happened>
         {!!events.value.length && (

@@ -39,7 +39,7 @@ export function Prompts({ of }: { of?: string }) {
             <span>
               <strong>{text.name(p.title || p.remoteName)}</strong>
               {!of && <span class="quiet"> of {text.name(p.server)}</span>}
-              {p.description && <span class="quiet"> {text.name(withoutMark(p.description).slice(0, 300))}</span>}
+              {p.description && <span class="quiet"> {text.name(withoutMark(p.description).slice(0, 300).split("\n")[0])}</span>}
             </span>
             <button class="small" data-row aria-label={"Use " + text.name(p.remoteName) + " of " + text.name(p.server)} onClick={() => setUsed(p)}>
               Use

@@ -2,7 +2,7 @@
 import type { RefObject } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Failure, json, segment } from "./api";
-import { asked, end, isOperator, me, now, pointerIsOver, questionsCame, type Asked } from "./state";
+import { asked, end, isOperator, me, now, pointerIsOver, questionsCame, refused, type Asked } from "./state";
 import * as text from "./text";
 import type { Field } from "./types";
 import { Loading, Trouble, useTask } from "./ui";
@@ -20,7 +20,8 @@ export function Questions() {
       {list.map((a) => (
         <One key={a.question.id} asked={a} />
       ))}
-      {!list.length && (questionsCame.value ? <p class="quiet">No question waits for an answer.</p> : <Loading />)}
+      <Trouble of={refused.value.Questions} />
+      {!list.length && !refused.value.Questions && (questionsCame.value ? <p class="quiet">No question waits for an answer.</p> : <Loading />)}
     </section>
   );
 }

@@ -1,5 +1,5 @@
 // What a tool or a prompt of a third-party server has returned: hostile, and shown as text.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import * as text from "./text";
 
 interface Block {
@@ -66,8 +66,10 @@ export interface Returned {
 // Result shows what a tool or, with messages, a prompt has returned.
 export function Result({ of: r }: { of: Returned }) {
   const all = blocks(r.content);
+  const place = useRef<HTMLElement>(null);
+  useEffect(() => place.current?.scrollIntoView({ block: "nearest" }), [r]); // a form may be long
   return (
-    <section aria-label="Result" role="status" data-result>
+    <section ref={place} aria-label="Result" role="status" data-result>
       <h3>{r.isError ? "It says that it failed" : "Result"}</h3>
       {all.map((b, i) => (
         <One key={i} of={b} />

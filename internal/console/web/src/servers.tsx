@@ -4,7 +4,7 @@ import { get, segment, tool } from "./api";
 import { FromRegistry } from "./registry";
 import { Prompts } from "./prompts";
 import { address, go } from "./route";
-import { servers } from "./state";
+import { refused, servers } from "./state";
 import { Log } from "./serverlog";
 import { Tools, type Tool } from "./servertools";
 import * as text from "./text";
@@ -27,7 +27,8 @@ export default function Servers({ id }: { id?: string }) {
       </Heading>
       {id && all && <Trouble of={`There is no server ${text.name(id)}.`} />}
       {!all && <Loading />}
-      {all && !all.length && (
+      <Trouble of={refused.value.Servers} />
+      {all && !all.length && !refused.value.Servers && (
         <Empty title="No MCP server yet. Your agents use those that you add here beside Sandlot's own tools."
           command="sandlot mcp add time -- uvx mcp-server-time" />
       )}

@@ -1,5 +1,5 @@
 // One session, with its parts.
-import { get, json, segment } from "./api";
+import { Failure, get, json, segment } from "./api";
 import Files from "./files";
 import History from "./history";
 import Network from "./network";
@@ -51,6 +51,17 @@ function Missing({ id }: { id: string }) {
     sessions.value = [...(sessions.value ?? []).filter((s) => !known.has(s.session_id)), ...list.sessions];
   });
   if (!found.failed) return <Loading />;
+  const gone = found.failed instanceof Failure && [400, 404].includes(found.failed.problem.status);
+  if (!gone) {
+    return (
+      <>
+        <Heading title="Session">
+          <button onClick={found.again}>Try again</button>
+        </Heading>
+        <Trouble of={found.failed} />
+      </>
+    );
+  }
   return (
     <Empty title={`There is no session ${text.name(id)}.`}>
       <a href={address([])}>All sessions</a>

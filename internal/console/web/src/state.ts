@@ -16,7 +16,6 @@ export interface Asked {
 }
 
 export const asked = signal<Asked[]>([]);
-export const eventsRefused = signal(false); // the list of what is refused says why
 export const questionsCame = signal(false);
 export const waiting = computed(() => asked.value.filter((a) => !a.ended));
 export const announced = signal(""); // the latest question, for screen readers
@@ -151,12 +150,12 @@ export const someMissing = "Some events are missing here: there were more than t
 // missing tells whether events of all that happens are missing.
 export const missing = signal(false);
 
-// refused are what the server does not push, as the token may not see it, and why.
-export const refused = signal<string[]>([]);
+// refused tells of what the server does not push, as the token may not see it, why.
+export const refused = signal<Record<string, string>>({});
 
 const refuse = (what: string, then?: () => void) => (error?: Problem) => {
   if (!error) return;
-  refused.value = [...refused.value, `${what} cannot be shown: ${error.detail ?? "it ended"}`];
+  refused.value = { ...refused.value, [what]: `${what} cannot be shown: ${error.detail ?? "it ended"}` };
   then?.();
 };
 
@@ -164,10 +163,10 @@ export function start(who: Me) {
   batch(() => {
     me.value = who;
     loggedOut.value = "";
-    refused.value = [];
+    refused.value = {};
   });
   live.start();
-  live.open("questions", {}, { data: onQuestion, closed: refuse("Questions", () => (questionsCame.value = true)) });
+  live.open("questions", {}, { data: onQuestion, closed: refuse("Questions") });
   live.open("sessions", {}, {
     data: follow(sessions, "sessions", (s: Session) => s.session_id),
     closed: refuse("Sessions", () => (sessions.value ??= [])),
@@ -184,7 +183,7 @@ export function start(who: Me) {
       eventsCame.value = true;
     },
     lost: () => (missing.value = true),
-    closed: refuse("Events", () => (eventsRefused.value = true)),
+    closed: refuse("Events"),
   });
 }
 
@@ -196,8 +195,8 @@ export function stop(why: string) {
     sessions.value = servers.value = null;
     events.value = [];
     announced.value = "";
-    refused.value = [];
-    missing.value = eventsCame.value = eventsRefused.value = questionsCame.value = false;
+    refused.value = {};
+    missing.value = eventsCame.value = questionsCame.value = false;
     loggedOut.value = why;
   });
 }
