@@ -461,8 +461,7 @@ func TestLiveServerStops(t *testing.T) {
 // What faces read again and again is no event: a new route that reads says that it is such a one, or why not here.
 func TestReadsOfFaces(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
-	others := map[policy.Operation]string{policy.FileRead: "a file of a sandbox", policy.ClientConnect: "it lasts",
-		policy.PromptList: "MCP clients list them once, and so does the console"}
+	others := map[policy.Operation]string{policy.FileRead: "a file of a sandbox", policy.ClientConnect: "it lasts"}
 	reads := 0
 	for _, r := range e.routes() {
 		method, path := openapi.SplitPattern(r.pattern)

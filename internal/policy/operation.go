@@ -199,7 +199,7 @@ func (o Operation) Changes() bool { return table[o].changes }
 var polled = map[Operation]bool{
 	SessionList: true, SnapshotList: true, VolumeList: true, ProcessList: true, MCPList: true, MCPInspect: true,
 	SecretList: true, NetworkRead: true, NetworkReadAll: true, QuotaRead: true, QuestionList: true, TemplateList: true,
-	DatabaseRead: true, MetricsRead: true, EventRead: true, PrincipalRead: true,
+	DatabaseRead: true, MetricsRead: true, EventRead: true, PrincipalRead: true, PromptList: true,
 }
 
 // Polled reports whether faces repeat the operation. It changes nothing, and says nothing that a sandbox or a third-party
