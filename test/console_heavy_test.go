@@ -162,7 +162,7 @@ func (c *consoleUse) changesUnderThePointer() {
 	}
 }
 
-// heap is how many bytes the page's objects have, without those that nobody has.
+// heap is how many bytes the page's objects have, with those that wait to be collected.
 func (x *tab) heap() int64 {
 	x.t.Helper()
 	return evaluate[int64](x, "performance.memory.usedJSHeapSize")
@@ -219,7 +219,7 @@ func (c *consoleUse) takesOutput(megabytes int) {
 	x.see(`document.querySelector(".xterm-rows").innerText.includes("goes-on-81")`)
 	after := x.heap()
 	c.t.Logf("%d MB of output: the page has %d kB, and had %d kB", megabytes, after>>10, before>>10)
-	if after-before > 32<<20 {
+	if after-before > 64<<20 { // with what nobody has any more, until it is collected
 		c.t.Errorf("with %d MB of output the page has grown by %d bytes", megabytes, after-before)
 	}
 }

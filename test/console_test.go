@@ -850,6 +850,7 @@ func TestConsoleScreens(t *testing.T) {
 	c.goesBack(x, token)
 	c.dialogs(x)
 	c.access(x)
+	c.serverDialogs(x)
 	c.offline(x, empty, out)
 }
 
@@ -1026,6 +1027,29 @@ func (c *consoleScreens) dialogs(x *tab) {
 	x.click("Show what it does")
 	x.shows("In your home session, this runs:")
 	c.look(x, "add")
+	x.click("Close")
+}
+
+// serverDialogs looks at the form of a tool, at its result, at a log and at what has changed of a tool.
+func (c *consoleScreens) serverDialogs(x *tab) {
+	evaluate[bool](x, "location.hash = "+quoted("#/servers/"+c.odd)+", true")
+	x.click("Log")
+	x.shows("It has printed nothing yet")
+	c.look(x, "log")
+	x.click("Close")
+	x.click("Try change")
+	x.click("Call it")
+	x.see(`document.querySelector("[data-result]")`)
+	x.click("Close")
+	x.click("Review say")
+	x.see(`document.querySelector("[data-diff] .added")`)
+	c.look(x, "review")
+	x.click("Approve it")
+	x.click("Try say")
+	x.fill("#tool-0", "hello")
+	x.click("Call it")
+	x.see(`document.querySelector("[data-result]")`)
+	c.look(x, "tool")
 	x.click("Close")
 }
 

@@ -462,8 +462,7 @@ func TestLiveServerStops(t *testing.T) {
 func TestReadsOfFaces(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	others := map[policy.Operation]string{policy.FileRead: "a file of a sandbox",
-		policy.FileList: "a folder of a sandbox", policy.ProcessRead: "it lasts", policy.ClientConnect: "it lasts",
-		policy.PromptList: "MCP clients list them once, and so does the console"}
+		policy.FileList: "a folder of a sandbox", policy.ProcessRead: "it lasts", policy.ClientConnect: "it lasts"}
 	reads := 0
 	for _, r := range e.routes() {
 		method, path := openapi.SplitPattern(r.pattern)

@@ -36,8 +36,8 @@ func TestRoutesNeedTheirScope(t *testing.T) {
 		if operation == "" {
 			operation = policy.SessionList // of the tool in the path
 		}
-		if r.audience == everyone || operation == policy.ClientConnect {
-			continue // in every scope
+		if r.audience == everyone || operation == policy.ClientConnect || operation == policy.PromptList {
+			continue // in every scope; the list of prompts is empty without prompt.get
 		}
 		tried++
 		outside := auth.Scope("completion.*")

@@ -107,7 +107,7 @@ func (h *Hub) listPrompts(_ context.Context, p auth.Principal, _ None) ([]Server
 // ServerLog is the log of a third-party server, as it grows.
 type ServerLog struct {
 	watched
-	*servers.LogReader
+	log *servers.LogReader
 }
 
 // FollowServerLog begins to read the log of a server, after the part that has the cursor.
@@ -126,9 +126,18 @@ func (h *Hub) FollowServerLog(ctx context.Context, p auth.Principal, name Server
 	return &ServerLog{w, r}, nil
 }
 
+// LogPart is a part of a server's log.
+type LogPart = servers.LogPart
+
+// ConnectionID returns the id of the server.
+func (l *ServerLog) ConnectionID() string { return l.log.ConnectionID() }
+
+// Anew reports whether the log began again after the cursor.
+func (l *ServerLog) Anew() bool { return l.log.Anew() }
+
 // Next returns the next part of the log, and its cursor. Policy is asked again, as rules may have changed.
-func (l *ServerLog) Next(ctx context.Context) (part servers.LogPart, cursor string, err error) {
-	part, cursor, err = l.LogReader.Next(ctx)
+func (l *ServerLog) Next(ctx context.Context) (part LogPart, cursor string, err error) {
+	part, cursor, err = l.log.Next(ctx)
 	if err == nil {
 		err = l.again(ctx)
 	}

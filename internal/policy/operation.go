@@ -230,7 +230,7 @@ var polled = map[Operation]bool{
 	SessionList: true, SnapshotList: true, VolumeList: true, ProcessList: true, MCPList: true, MCPInspect: true,
 	SecretList: true, NetworkRead: true, NetworkReadAll: true, QuotaRead: true, QuestionList: true, TemplateList: true,
 	DatabaseRead: true, MetricsRead: true, EventRead: true, PrincipalRead: true, TokenList: true, UserList: true,
-	PolicyRead: true, PolicyCheck: true, UsageRead: true, UsageReadAll: true, ResultRead: true,
+	PolicyRead: true, PolicyCheck: true, UsageRead: true, UsageReadAll: true, ResultRead: true, PromptList: true,
 }
 
 // Polled reports whether faces repeat the operation. It changes nothing, and says nothing that a sandbox or a third-party

@@ -27,6 +27,13 @@ function move(by: number) {
   next.scrollIntoView({ block: "nearest" });
 }
 
+// focusWaiting focuses the first question, once the screen is there: within so many frames.
+function focusWaiting(frames: number) {
+  const heading = document.getElementById("waits");
+  if (heading) (document.querySelector<HTMLElement>("[data-question]:not(.ended)") ?? heading).focus();
+  else if (frames) requestAnimationFrame(() => focusWaiting(frames - 1));
+}
+
 // keys listens for the keys of all screens, until the returned function is called.
 export function keys(screens: Screens) {
   let after = "";
@@ -63,9 +70,7 @@ export function keys(screens: Screens) {
       case "w":
         e.preventDefault();
         if (location.hash !== address([])) go([]);
-        // Two frames later the screen is there, also when it was another one.
-        requestAnimationFrame(() => requestAnimationFrame(() =>
-          document.querySelector<HTMLElement>("[data-question]:not(.ended), #waits")?.focus()));
+        focusWaiting(60);
         break;
       case "/": {
         const filter = document.querySelector<HTMLElement>("[data-filter]");
@@ -196,6 +201,7 @@ function Choices({ screens, close }: { screens: Screens; close: () => void }) {
     <Dialog title="Go to" close={close}>
       <input
         ref={input}
+        autofocus // what is typed at once is for it, and a space not for the button that closes
         role="combobox"
         aria-label="Screen, session or server"
         aria-expanded="true"

@@ -218,7 +218,7 @@ function Add({ close }: { close: () => void }) {
     <Dialog title="Add a server" close={close} wide>
       <form onSubmit={look}>
         <label for="definition">Its definition, as its documentation has it for other clients</label>
-        <textarea ref={first} id="definition" class="definition" required spellcheck={false} placeholder={example} value={given}
+        <textarea ref={first} autofocus id="definition" class="definition" required spellcheck={false} placeholder={example} value={given}
           onInput={(e) => setGiven(e.currentTarget.value)} />
         <label for="server-name">Name (or the one in the definition)</label>
         <input id="server-name" autocomplete="off" value={name} onInput={(e) => setName(e.currentTarget.value)} />
