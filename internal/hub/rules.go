@@ -192,7 +192,8 @@ func (h *Hub) reachVerdict(p auth.Principal, c PolicyCheck, whole bool) (v Polic
 	case cause == egress.InvalidTarget:
 		return v, fault.Argument("detail", "detail is %q: %s", fault.Clip(c.Detail), why)
 	case cause == egress.NoNetwork, d.Effect == policy.Allow && cause != "":
-		v.Effect, v.Reason, v.Cause, v.Place = policy.Refuse.String(), why, cause, "the settings of the network"
+		v.Verdict = policy.Verdict{Effect: policy.Refuse.String(), Reason: why, Place: "the settings of the network"}
+		v.Cause = cause
 		unlisted := slices.Contains([]egress.Cause{egress.NotListed, egress.OtherPort}, cause)
 		if unlisted && h.Questions != nil && h.asking.asksUnlisted(p) {
 			v.Effect = policy.Ask.String()

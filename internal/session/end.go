@@ -313,10 +313,10 @@ func (s *Sessions) endOwned(ctx context.Context, p auth.Principal, id string, e 
 
 // Close detaches all sandboxes. They live on for the next server.
 func (s *Sessions) Close(ctx context.Context) {
+	s.sampleAll(ctx)
 	for _, session := range s.all() {
 		if booted := session.current().booted; booted != nil {
 			session.persistUse()
-			session.sample(ctx, booted)
 			booted.Detach()
 		}
 	}

@@ -48,6 +48,9 @@ func (s *Sessions) runHistory(ctx context.Context) {
 
 // sampleAll counts what the sessions have used since the last sample.
 func (s *Sessions) sampleAll(ctx context.Context) {
+	if s.HistoryStore == nil {
+		return
+	}
 	var work sync.WaitGroup
 	free := make(chan struct{}, maxMeasuring)
 	for _, session := range s.all() {

@@ -61,7 +61,7 @@ function Users({ of, failed, again }: { of: User[] | null; failed: unknown; agai
                   {text.name(u.name)} <span class="quiet">{text.name(u.principal)}</span>
                 </span>
                 <span class="quiet">
-                  {u.tokens.length} tokens, {u.sessions} sessions
+                  {u.tokens.length === 1 ? "1 token" : u.tokens.length + " tokens"}, {u.sessions === 1 ? "1 session" : u.sessions + " sessions"}
                 </span>
               </li>
             ))}
