@@ -479,8 +479,8 @@ func TestSizes(t *testing.T) {
 		scene(b, same)
 		for _, keys := range [][]string{nil, {"tab"}, {":"}, {"tab"}, {"esc", "m"}, {"esc", "?"}, {"esc", "o"}, {"esc", "/"}} {
 			b.keys(keys...)
-			for w := 1; w < 140; w += 3 {
-				for h := 1; h < 44; h++ {
+			for w := 1; w < 140; w += 1 + w/9 {
+				for h := 1; h < 44; h += 1 + h/9 {
 					b.tell(tea.WindowSizeMsg{Width: w, Height: h})
 					lines := b.lines()
 					if len(lines) != h && w >= 10 && h >= 4 {
@@ -658,5 +658,20 @@ func TestProgram(t *testing.T) {
 		if strings.Contains(w.raw.String(), colour) {
 			t.Errorf("with NO_COLOR it writes %q", colour)
 		}
+	}
+}
+
+// TestGuide: the guide shows a screen as it is.
+func TestGuide(t *testing.T) {
+	want, err := os.ReadFile(filepath.Join("testdata", "now-80x24.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	guide, err := os.ReadFile("../../docs/guide/tui.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(guide, append([]byte("```text\n"), want...)) {
+		t.Error("docs/guide/tui.md has another screen than testdata/now-80x24.txt")
 	}
 }
