@@ -302,8 +302,8 @@ const peersMethod = "What a user would take in place of Sandlot, on this machine
 	"MCP, no session, rule, event, time-out or bound of the output, and nothing that tells the cell's output from its " +
 	"value. Its system calls go to the machine's own kernel, where one of gVisor costs some 10 µs and more. What a raw " +
 	"sandbox's Python takes alone, and what the client does, stand in \"A warm call\" as *beside*. Sandlot has taken " +
-	"two steps towards it: cells have a connection of their own to the interpreter " +
-	"and ordinary calls a short way through the server " +
+	"two steps towards it: cells have a connection of their own to the interpreter, and " +
+	"ordinary calls a short way through the server " +
 	"([decision 25](decisions/0025-fast-path.md)). The rest is what makes it a service. In memory, containers are " +
 	"ahead by gVisor's kernel and file server, whose share is in \"Memory of an idle session\": that is the price of " +
 	"a wall that is not the machine's kernel."
