@@ -180,7 +180,7 @@ install and run, and asks you.`,
 	f.StringVar(&pip, "pip", "", "Python package to install")
 	f.StringVar(&git, "git", "", "repository to install: https://…, with an optional #branch, #tag or #commit")
 	f.StringVar(&digest, "sha256", "", "SHA-256 that the package's file must have, of --npm or --pip")
-	from.flags(f)
+	from.flags(c)
 	f.StringVar(&address, "url", "", "address of a remote server")
 	f.BoolVar(&sse, "sse", false, "the remote server uses the older transport HTTP+SSE")
 	f.StringVar(&cwd, "cwd", "", "directory to start in (default /workspace)")

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/cli/plain"
@@ -149,7 +148,8 @@ type fromRegistry struct {
 	values               []string
 }
 
-func (r *fromRegistry) flags(f *pflag.FlagSet) {
+func (r *fromRegistry) flags(c *cobra.Command) {
+	f := c.Flags()
 	f.StringVar(&r.entry, "registry", "", "entry of a registry, NAME[@VERSION]: \"sandlot mcp search\" finds them")
 	f.StringVar(&r.registry, "from", "", "name of the registry that has the entry of --registry")
 	f.StringVar(&r.way, "way", "", "which package or address of the entry (default: the first that is supported)")
