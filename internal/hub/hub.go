@@ -161,7 +161,7 @@ func Do[T any](ctx context.Context, h *Hub, r Request, handle func(context.Conte
 	}
 	defer a.Close()
 	if answer, err = handle(ctx); err == nil {
-		h.afterSuccess(r.Operation)
+		h.afterSuccess(r)
 	}
 	a.outcome, a.silent = outcomeOf(err), r.Operation.Polled()
 	if s, ok := any(answer).(sessionAnswer); ok {

@@ -89,11 +89,15 @@ func (h *Hub) livesStill(k keptResult) bool {
 	return h.Sessions == nil || h.Sessions.Has(k.owner, k.session)
 }
 
-// afterSuccess forgets the results of sessions that a request has ended. A home gets the same id again.
-func (h *Hub) afterSuccess(o policy.Operation) {
-	if o == policy.SessionStop || o == policy.SessionStopAll {
-		h.results.prune(h.livesStill)
+// afterSuccess forgets the results of sessions that a request has ended. A home that has ended is there still.
+func (h *Hub) afterSuccess(r Request) {
+	if r.Operation != policy.SessionStop && r.Operation != policy.SessionStopAll {
+		return
 	}
+	ended, _ := h.Sessions.Find(r.Principal, r.Resource.ID) // if not, it lives no more
+	h.results.prune(func(k keptResult) bool {
+		return h.livesStill(k) && r.Operation == policy.SessionStop && (k.owner != r.Principal.ID || k.session != ended)
+	})
 }
 
 func (s *results) prune(lives func(keptResult) bool) {

@@ -92,7 +92,7 @@ func (h *Hub) call(ctx context.Context, c tool.Call, face bool) (*tool.Result, e
 		a.session = res.Session
 		a.sent.Store(int64(res.Size()))
 		h.keepResult(r.Operation, c, res)
-		h.afterSuccess(r.Operation)
+		h.afterSuccess(r)
 		switch {
 		case res.Replayed:
 			a.outcome = event.Replayed
