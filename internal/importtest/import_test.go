@@ -21,7 +21,7 @@ var only = map[string][]string{
 	"sandlot/internal/store":   {"sandlot/internal/app"},
 	// Edges.
 	"sandlot/internal/gateway":      {"sandlot/internal/app", "sandlot/internal/api"},
-	"sandlot/internal/api":          {"sandlot/internal/app", "sandlot/internal/cli", "sandlot/test/reference"},
+	"sandlot/internal/api":          {"sandlot/internal/app", "sandlot/internal/cli", "sandlot/internal/tui", "sandlot/test/reference"},
 	"sandlot/internal/cli":          {"sandlot/cmd/sandlot"},
 	"sandlot/internal/app":          {"sandlot/internal/cli"},
 	"sandlot/internal/clientconfig": {"sandlot/internal/api", "sandlot/internal/cli", "sandlot/internal/config"},
@@ -62,6 +62,7 @@ var only = map[string][]string{
 	"github.com/go-jose/go-jose":    {"sandlot/internal/auth/oidc"},
 	"modernc.org/sqlite":            {"sandlot/internal/finder", "sandlot/internal/store"},
 	"github.com/jackc/pgx":          {"sandlot/internal/store"},
+	"charm.land":                    {"sandlot/internal/tui"},
 	"github.com/spf13/cobra":        {"sandlot/internal/cli"},
 	"go.yaml.in/yaml": {"sandlot/internal/builtin", "sandlot/internal/clientconfig", "sandlot/internal/config",
 		"sandlot/deploy/release"},

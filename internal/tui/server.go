@@ -9,7 +9,6 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"sandlot/internal/hub"
-	"sandlot/internal/plural"
 )
 
 // serverMark returns how the state of a third-party server looks.
@@ -26,7 +25,7 @@ func serverMark(s *hub.ServerRow) (sign, text string) {
 	case "needs auth":
 		return "▲", "needs log-in"
 	case "needs_approval":
-		return "▲", plural.Of(len(s.HeldTools), "tool", "tools") + " held back"
+		return "▲", counted(len(s.HeldTools), "tool", "tools") + " held back"
 	case "needs_env":
 		return "✗", "lacks values"
 	case "disabled":
@@ -39,9 +38,9 @@ func serverMark(s *hub.ServerRow) (sign, text string) {
 
 // offers says what a server offers.
 func offers(s *hub.ServerRow) string {
-	text := plural.Of(s.ToolCount, "tool", "tools")
+	text := counted(s.ToolCount, "tool", "tools")
 	if s.PromptCount > 0 {
-		text += ", " + plural.Of(s.PromptCount, "prompt", "prompts")
+		text += ", " + counted(s.PromptCount, "prompt", "prompts")
 	}
 	return text
 }

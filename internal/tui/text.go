@@ -79,6 +79,14 @@ func cut(text string, width int) string {
 	return text
 }
 
+// counted returns a number of things: "1 tool", "2 tools".
+func counted(n int, one, many string) string {
+	if n != 1 {
+		one = many
+	}
+	return fmt.Sprintf("%d %s", n, one)
+}
+
 // pad cuts a clean text to a width, and fills it up.
 func pad(text string, width int) string {
 	text = cut(text, width)
