@@ -10,12 +10,12 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"sandlot/internal/agent/agenttest"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/guest/files"
 	"sandlot/internal/hub"
 	"sandlot/internal/policy"
-	"sandlot/proto/agentv1"
 )
 
 // withFiles gives the sandboxes of an edge the agent's own code for files, in a folder of this test. It returns the path.
@@ -26,7 +26,7 @@ func (e *edge) withFiles() string {
 		e.t.Fatal(err)
 	}
 	f := files.New(func() string { return "" }, nil)
-	if err := f.SetRoots([]*agentv1.FileRoot{{Path: dir}}); err != nil {
+	if err := agenttest.SetRoot(f, dir); err != nil {
 		e.t.Fatal(err)
 	}
 	e.fake.Files = f

@@ -30,7 +30,7 @@ func TestTheGuideIsUpToDate(t *testing.T) {
 		"| [`PUT /v1/sessions/{id}/files/{path}`](#put-v1sessionsidfilespath) | yes | Write a file |",
 		"| `limit` | query | integer from 1 to 1000 |", "| `Idempotency-Key` | header | string like `^[!-~]+$` |",
 		"| 200 | `application/json` [SessionPage](#sessionpage) |", "| `sessions[].session_id` | string |",
-		"| `next_cursor` | string | Optional. ", "| 400, 401, 403, 404, 409, 411, 429, 500, 503 | ",
+		"| `next_cursor` | string | Optional. ", "| 400, 401, 403, 404, 409, 411, 412, 429, 500, 503 | ",
 	} {
 		if !strings.Contains(updated, want) {
 			t.Errorf("it has no %q", want)

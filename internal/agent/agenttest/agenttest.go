@@ -43,6 +43,13 @@ type Files interface {
 	RemoveFile(context.Context, *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error)
 }
 
+// SetRoot lets calls about files reach one folder.
+func SetRoot(f interface {
+	SetRoots([]*agentv1.FileRoot) error
+}, path string) error {
+	return f.SetRoots([]*agentv1.FileRoot{{Path: path}})
+}
+
 // Serve greets the host at the other end of c, and serves the link until it ends.
 func (a Agent) Serve(c net.Conn, secret []byte) {
 	defer c.Close()
