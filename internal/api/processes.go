@@ -55,9 +55,7 @@ func (s *Server) processOutput(w http.ResponseWriter, r *http.Request, p auth.Pr
 			w.WriteHeader(http.StatusOK)
 		}
 		at = out.Cursor
-		if _, err := w.Write(out.Bytes); err == nil {
-			err = control.Flush()
-		} else {
+		if _, err := w.Write(out.Bytes); err != nil || control.Flush() != nil {
 			return nil // the client is gone
 		}
 		if out.End != nil {
