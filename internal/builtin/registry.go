@@ -89,8 +89,9 @@ func (t *Tools) showEntry(ctx context.Context, c tool.Call, ref registry.Referen
 	for _, w := range e.Ways {
 		writeWay(&b, e, w)
 		if w.Supported && fields.Add == nil && e.Status != "deleted" {
-			example := e.Example(w)
-			fields.Add = &example
+			if example, err := e.Example(w); err == nil {
+				fields.Add = &example
+			}
 		}
 	}
 	if fields.Add == nil {

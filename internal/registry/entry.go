@@ -55,11 +55,20 @@ type Way struct {
 	Notes []string `json:"notes,omitempty"`
 	// Inputs are the values that the user gives.
 	Inputs []Input `json:"inputs"`
+	// Fixed are the arguments, variables and headers that the entry sets itself.
+	Fixed []Fixed `json:"fixed,omitempty"`
 
 	transport string
 	arguments []part
 	env       []part
 	headers   []part
+}
+
+// Fixed is an argument, variable or header that the entry sets.
+type Fixed struct {
+	Place string `json:"place"`           // env, header or argument
+	Name  string `json:"name,omitempty"`  // empty: a positional argument
+	Value string `json:"value,omitempty"` // may have {inputs}; empty: the name alone
 }
 
 // Input is a value that the user gives.
@@ -94,9 +103,12 @@ var (
 	versionText = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+_!-]{0,99}$`)
 	npmName     = regexp.MustCompile(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*$`)
 	pypiName    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
-	// exactVersion excludes ranges and tags: what is installed is what was shown.
-	exactVersion = regexp.MustCompile(`^v?[0-9]+(\.[0-9]+)*([.+!_-]?[0-9A-Za-z]+([.+_-][0-9A-Za-z]+)*)?$`)
-	sha256Text   = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	// npmFile matches what npm takes for the path of a file.
+	npmFile = regexp.MustCompile(`\.(tgz|tar|tar\.gz)$`)
+	// npmVersion and pypiVersion exclude ranges and tags: what is installed is what was shown. npm takes 1.2 for a range.
+	npmVersion  = regexp.MustCompile(`^v?[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)
+	pypiVersion = regexp.MustCompile(`^v?[0-9]+(\.[0-9]+)*([.+!_-]?[0-9A-Za-z]+([.+_-][0-9A-Za-z]+)*)?$`)
+	sha256Text  = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
 // text makes a third party's text of one line safe to show.
@@ -186,8 +198,11 @@ func (o opened) entry(registry string, allowed func(host string, port string) bo
 	add := func(w Way) {
 		for i := range w.Inputs {
 			if w.Inputs[i].Secret {
-				w.Inputs[i].SecretName = secretName(e.SuggestedName, w.Inputs[i].Label)
+				w.Inputs[i].SecretName = secretName(registry, o.Name, w.Inputs[i].Label)
 			}
+		}
+		if len(w.env) > maxInputs || len(w.headers) > maxInputs || len(w.arguments) > maxArguments {
+			w.Why = fmt.Sprintf("it has over %d variables or headers, or over %d arguments", maxInputs, maxArguments)
 		}
 		if w.Supported = w.Why == ""; w.Supported {
 			e.Ways = append(e.Ways, w)
@@ -205,19 +220,13 @@ func (o opened) entry(registry string, allowed func(host string, port string) bo
 	return e
 }
 
-// secretName returns the name under which a server's secret can be stored.
-func secretName(server, label string) string {
-	clean := func(s string) string {
-		return strings.Trim(notInName.ReplaceAllString(strings.ToUpper(s), "_"), "_")
-	}
-	name, first := clean(label), clean(server)
-	if !strings.HasPrefix(name, first) {
-		name = first + "_" + name
-	}
-	if name = strings.Trim(name[:min(len(name), 60)], "_"); name == "" || name[0] >= '0' && name[0] <= '9' {
-		name = "S_" + name
-	}
-	return name
+// secretName returns the name under which a secret of an entry can be stored. Whoever publishes the entry cannot choose one
+// that something else has: the digest is of what the secret is for.
+func secretName(registry, entry, label string) string {
+	_, last, _ := strings.Cut(entry, "/")
+	readable := strings.ToUpper(notInName.ReplaceAllString("MCP_"+last+"_"+label, "_"))
+	return strings.TrimRight(readable[:min(len(readable), 40)], "_") + "_" +
+		strings.ToUpper(digest(registry + "\n" + entry + "\n" + label)[:16])
 }
 
-var notInName = regexp.MustCompile(`[^A-Z0-9]+`)
+var notInName = regexp.MustCompile(`[^A-Za-z0-9]+`)

@@ -98,11 +98,12 @@ type wireArgument struct {
 
 // Bounds of what is read from a registry.
 const (
-	maxAnswer   = 8 << 20 // bytes of one answer
-	maxDocument = 256 << 10
-	maxDepth    = 24 // levels of JSON
-	maxParts    = 20 // packages, and remotes, of one entry
-	maxInputs   = 50 // values that one way of running a server may ask for
+	maxAnswer    = 8 << 20 // bytes of one answer
+	maxDocument  = 256 << 10
+	maxDepth     = 24 // levels of JSON
+	maxParts     = 20 // packages, and remotes, of one entry
+	maxInputs    = 50 // values that one way of running a server may ask for, and variables that it may have
+	maxArguments = 200
 )
 
 var errTooDeep = errors.New("its JSON is nested too deeply")
