@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,10 @@ type Entry struct {
 	Repository    string `json:"repository,omitempty"`
 	Website       string `json:"website,omitempty"`
 	Published     string `json:"published,omitempty"`
+	// Note says that the registry did not answer, and since when this is known.
+	Note string `json:"note,omitempty"`
+	// Digest is that of what the publisher wrote.
+	Digest string `json:"digest"`
 	// Ways are how the server can be run or reached, those that Sandlot supports first.
 	Ways []Way `json:"ways"`
 	// SuggestedName is the name that it gets here if the user gives no other.
@@ -130,6 +135,8 @@ func webAddress(s string) string {
 type opened struct {
 	document
 	meta officialMeta
+	note string // see Entry.Note
+	raw  json.RawMessage
 }
 
 // open reads an element of a list, an answer about one version, or a server.json.
@@ -150,6 +157,7 @@ func open(raw []byte) (o opened, err error) {
 	if m := e.Meta[officialKey]; len(m) > 0 {
 		_ = decode(m, &o.meta) // an entry without it is one, too
 	}
+	o.raw = e.Server
 	switch {
 	case !entryName.MatchString(o.Name):
 		return o, errors.New("its name is not a namespace and a name, such as io.github.someone/weather")
@@ -157,6 +165,19 @@ func open(raw []byte) (o opened, err error) {
 		return o, errors.New("its version is not the text of a version")
 	}
 	return o, nil
+}
+
+// digest returns that of the document, in whatever form a registry writes it.
+func (o opened) digest() string {
+	var v any
+	if json.Unmarshal(o.raw, &v) != nil {
+		return digest(string(o.raw))
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return digest(string(o.raw))
+	}
+	return digest(string(b))
 }
 
 // summary returns what a list has of an entry.
@@ -177,7 +198,7 @@ func (o opened) summary(registry string) Summary {
 		if json.Unmarshal(raw, &kind) != nil {
 			continue
 		}
-		if k := text(cmp.Or(kind.RegistryType, kind.Type), 30); k != "" && !seen[k] {
+		if k := knownKind(cmp.Or(kind.RegistryType, kind.Type)); !seen[k] {
 			seen[k] = true
 			s.Kinds = append(s.Kinds, k)
 		}
@@ -185,9 +206,17 @@ func (o opened) summary(registry string) Summary {
 	return s
 }
 
+// knownKind returns a kind of package or address, or other: a kind is no text for its publisher's words.
+func knownKind(k string) string {
+	if slices.Contains([]string{"npm", "pypi", "oci", "nuget", "mcpb", "cargo", "streamable-http", "sse"}, k) {
+		return k
+	}
+	return "other"
+}
+
 // entry returns all of an entry. allowed reports whether the settings allow a remote server at a host that is not public.
 func (o opened) entry(registry string, allowed func(host string, port string) bool) Entry {
-	e := Entry{Summary: o.summary(registry), StatusMessage: text(o.meta.StatusMessage, 300),
+	e := Entry{Summary: o.summary(registry), StatusMessage: text(o.meta.StatusMessage, 300), Note: o.note, Digest: o.digest(),
 		Repository: webAddress(o.Repository.URL), Website: webAddress(o.WebsiteURL), Ways: []Way{}}
 	if at, err := time.Parse(time.RFC3339, o.meta.PublishedAt); err == nil {
 		e.Published = at.UTC().Format(time.RFC3339)

@@ -23,6 +23,8 @@ type Choice struct {
 	Way string `json:"way,omitempty"` // a way's id; empty: the first one that is supported
 	// ServerName is the name that the server gets; empty: the suggested one.
 	ServerName string `json:"server_name,omitempty"`
+	// Digest is that of the entry which the user saw; empty: any.
+	Digest string `json:"digest,omitempty"`
 	// Values has the inputs' values, by their keys. That of a secret is a reference, ${secret:NAME}.
 	Values map[string]string `json:"values,omitempty"`
 }

@@ -504,6 +504,11 @@ func TestHostileRegistry(t *testing.T) {
 		"endless list": func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"servers": [], "metadata": {"nextCursor": "again"}}`)
 		},
+		"no list": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"error": "maintenance"}`) },
+		"null":    func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"servers": null}`) },
+		"many": func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, `{"servers": [{}`+strings.Repeat(",{}", maxElements)+`]}`)
+		},
 		"no JSON": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
 		"deep":    func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat("[", 1<<20)) },
 		"error":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
@@ -527,6 +532,51 @@ func TestHostileRegistry(t *testing.T) {
 	}
 	if n := elsewhere.asked.Load(); n > 0 {
 		t.Errorf("%d requests went elsewhere", n)
+	}
+}
+
+// TestCopyStays: a wrong answer replaces no copy, and what a killed server left is removed. An entry that was withdrawn is
+// not added without a word, and one that changed not at all.
+func TestCopyStays(t *testing.T) {
+	s := serve(t, weather)
+	c := Config{Sources: []Source{{Name: "one", URL: s.URL}}, Folder: t.TempDir(), Age: time.Nanosecond}
+	found, err := registriesOf(t, c).Search(t.Context(), Query{})
+	if err != nil || found.Total != 1 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	rs := registriesOf(t, c)
+	ref := Reference{Name: "io.github.ann/weather"}
+	e, err := rs.Get(t.Context(), ref)
+	if err != nil || e.Note != "" {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	choice := Choice{Digest: e.Digest, Values: map[string]string{"argument:4": "x", "env:API_KEY": "${secret:K}"}}
+	if p, err := rs.Plan(t.Context(), ref, choice); err != nil || len(p.Notes) != 1 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	left := filepath.Join(rs.all[0].folder, "new-left")
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, answer := range []string{`{}`, `null`, `{"servers": []}`, `{"servers": [{"server": {"name": 5}}]}`} {
+		s.answers(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) })
+		again := registriesOf(t, c)
+		<-again.all[0].read(again)
+		if found, err := again.Search(t.Context(), Query{}); err != nil || found.Total != 1 || found.Registries[0].Note == "" {
+			t.Errorf("%s: %+v, %v", answer, found, err)
+		}
+	}
+	if _, err := os.Stat(left); err == nil {
+		t.Error("what a killed server left is still there")
+	}
+	s.answers(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	if p, err := rs.Plan(t.Context(), ref, choice); err != nil || len(p.Notes) != 2 || !strings.Contains(p.Notes[1], "withdrawn") {
+		t.Errorf("an entry that is not there to be asked for: %+v, %v", p, err)
+	}
+	other := strings.Replace(weather, "@ann/weather", "@eve/weather", 1)
+	s.answers(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, other) })
+	if p, err := rs.Plan(t.Context(), ref, choice); err == nil || !strings.Contains(err.Error(), "look again") {
+		t.Errorf("another entry than the one that was shown: %+v, %v", p, err)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 // unreadable returns the way that an entry has in a form that nobody knows.
 func unreadable(id string, err error) Way {
-	return Way{ID: id, Kind: "unknown", Inputs: []Input{}, Why: text(err.Error(), 200)}
+	return Way{ID: id, Kind: "other", Inputs: []Input{}, Why: text(err.Error(), 200)}
 }
 
 // packageWay reads an element of packages.
@@ -26,7 +26,7 @@ func packageWay(id string, raw json.RawMessage) Way {
 	if err := decode(raw, &p); err != nil {
 		return unreadable(id, err)
 	}
-	w := Way{ID: id, Kind: text(p.RegistryType, 30), Identifier: text(p.Identifier, 200), Version: text(p.Version, 100),
+	w := Way{ID: id, Kind: knownKind(p.RegistryType), Identifier: text(p.Identifier, 200), Version: text(p.Version, 100),
 		SHA256: strings.ToLower(text(p.FileSHA256, 64)), Inputs: []Input{}, transport: "stdio"}
 	w.Why = packageTrouble(p, w)
 	if w.Why != "" {
@@ -76,7 +76,7 @@ func remoteWay(id string, raw json.RawMessage, allowed func(host, port string) b
 	if err := decode(raw, &r); err != nil {
 		return unreadable(id, err)
 	}
-	w := Way{ID: id, Kind: text(r.Type, 30), URL: text(r.URL, 500), Inputs: []Input{}, transport: "http"}
+	w := Way{ID: id, Kind: knownKind(r.Type), URL: text(r.URL, 500), Inputs: []Input{}, transport: "http"}
 	if r.Type == "sse" {
 		w.transport = "sse"
 	}
@@ -84,7 +84,7 @@ func remoteWay(id string, raw json.RawMessage, allowed func(host, port string) b
 		w.Why = "its transport is not known"
 		return w
 	}
-	if w.URL != r.URL || r.URL == "" {
+	if w.URL != r.URL || r.URL == "" || strings.Contains(r.URL, " ") {
 		w.Why = "its address is not a URL"
 		return w
 	}
