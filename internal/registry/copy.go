@@ -107,7 +107,7 @@ func (r *Registry) searchThere(ctx context.Context, s State, m *matches) (State,
 	if longest != "" {
 		query.Set("search", longest)
 	}
-	p, err := r.page(ctx, query)
+	p, err := r.page(ctx, query, maxTurn)
 	if err != nil {
 		return s, r.unreachable(err)
 	}
@@ -148,9 +148,9 @@ func (r *Registry) read(rs *Registries) <-chan struct{} {
 	return done
 }
 
-// turn waits until fewer requests than the bound are at the registry.
-func (r *Registry) turn(ctx context.Context) (release func(), err error) {
-	wait := time.NewTimer(maxTurn)
+// turn waits, for at most that long, until fewer requests than the bound are at the registry.
+func (r *Registry) turn(ctx context.Context, most time.Duration) (release func(), err error) {
+	wait := time.NewTimer(most)
 	defer wait.Stop()
 	select {
 	case r.gets <- struct{}{}:
@@ -163,8 +163,8 @@ func (r *Registry) turn(ctx context.Context) (release func(), err error) {
 }
 
 // page reads one page of the list.
-func (r *Registry) page(ctx context.Context, query url.Values) (p page, err error) {
-	release, err := r.turn(ctx)
+func (r *Registry) page(ctx context.Context, query url.Values, most time.Duration) (p page, err error) {
+	release, err := r.turn(ctx, most)
 	if err != nil {
 		return p, err
 	}
@@ -199,7 +199,7 @@ func (r *Registry) copyAll(ctx context.Context) error {
 	query := url.Values{"version": {"latest"}, "limit": {pageSize}}
 	cursors := map[string]bool{}
 	for range maxPages {
-		p, err := r.page(ctx, query)
+		p, err := r.page(ctx, query, maxReading)
 		if err != nil {
 			return err
 		}
@@ -320,7 +320,7 @@ func (r *Registry) one(ctx context.Context, name, version string, age time.Durat
 }
 
 func (r *Registry) fetchOne(ctx context.Context, path string) ([]byte, error) {
-	release, err := r.turn(ctx)
+	release, err := r.turn(ctx, maxTurn)
 	if err != nil {
 		return nil, err
 	}
