@@ -96,7 +96,7 @@ func TestRegistry(t *testing.T) {
 	}
 	u.server = startConfigured(t, fmt.Sprintf("mcp_registries: [\"test=%s\"]\nnetwork:\n  allow_private: [{host: \"%s\", cidr: "+
 		"127.0.0.0/8}]\npolicy:\n  rules:\n    - deny bob registry.plan\n    - deny bob registry.read *memory*\n",
-		registry.URL, at.Host), registries()...)
+		registry.URL, at.Host), append(registries(), "SANDLOT_LOG_LEVEL=DEBUG")...)
 	u.ann, u.bob = u.token("ann"), u.token("bob")
 	u.agent = u.connect(older, u.ann, nil)
 	u.fill(far.URL)

@@ -191,7 +191,8 @@ func (p *commands) addFromRegistry(c *cobra.Command, r fromRegistry, names []str
 	if e.Status == "deprecated" {
 		fmt.Fprintf(p.Err, "It is deprecated. %s\n", plain.Cell(e.StatusMessage))
 	}
-	if i := slices.IndexFunc(e.Ways, func(w hub.RegistryWay) bool { return w.ID == r.way || r.way == "" && w.Supported }); i >= 0 {
+	wanted := func(w hub.RegistryWay) bool { return w.ID == r.way || r.way == "" && w.Supported }
+	if i := slices.IndexFunc(e.Ways, wanted); i >= 0 {
 		if choice.Values, err = p.values(c.Context(), e.Ways[i], given); err != nil {
 			return err
 		}
@@ -281,8 +282,9 @@ func (p *commands) values(ctx context.Context, w hub.RegistryWay, given map[stri
 
 // references puts references in place of values that are secrets, and returns those by the names under which they are to
 // be stored: no other secret has them.
-func (p *commands) references(ctx context.Context, w hub.RegistryWay, values map[string]string) (map[string]secret.Value, error) {
-	store := map[string]secret.Value{}
+func (p *commands) references(ctx context.Context, w hub.RegistryWay, values map[string]string) (
+	store map[string]secret.Value, err error) {
+	store = map[string]secret.Value{}
 	var list protocol.SecretList
 	if err := p.listAll(ctx, "/v1/secrets", &list); err != nil {
 		return nil, err
