@@ -96,7 +96,7 @@ func TestRegistry(t *testing.T) {
 	}
 	u.server = startConfigured(t, fmt.Sprintf("mcp_registries: [\"test=%s\"]\nnetwork:\n  allow_private: [{host: \"%s\", cidr: "+
 		"127.0.0.0/8}]\npolicy:\n  rules:\n    - deny bob registry.plan\n    - deny bob registry.read *memory*\n",
-		registry.URL, at.Host), registries()...)
+		registry.URL, at.Host), append(registries(), "SANDLOT_LOG_LEVEL=DEBUG")...)
 	u.ann, u.bob = u.token("ann"), u.token("bob")
 	u.agent = u.connect(older, u.ann, nil)
 	u.fill(far.URL)
@@ -169,11 +169,12 @@ func (u *registryUse) byCommands() {
 	run("container image", 0, "search", "--show", "com.example/image")
 	run("container image", 1, "add", "--registry", "com.example/image")
 	run("MEMORY_FILE_PATH", 2, "add", "--registry", "com.example/memory", "--value", "API_KEY=key-value-77")
-	run("has the digest", 1, "add", "--registry", "com.example/forged", "--value", "MEMORY_FILE_PATH=/tmp/x", "--value", "API_KEY=k")
+	run("nothing was written", 1, "add", "--registry", "com.example/forged", "--value", "MEMORY_FILE_PATH=/tmp/x", "--value", "API_KEY=k")
+	run("has the digest", 1, "add", "--registry", "com.example/forged", "--yes", "--value", "MEMORY_FILE_PATH=/tmp/x", "--value", "API_KEY=k")
 	if left := u.agent.shell("home", "ls /workspace/external-mcp/forged/node_modules 2>&1").Text; !strings.Contains(left, "No such file") {
 		u.t.Errorf("a package with another digest is installed: %s", left)
 	}
-	out := run("published by com.example in the registry test", 0, "add", "graph", "--registry", "com.example/memory@1.0.0",
+	out := run("published by com.example in the registry test", 0, "add", "graph", "--registry", "com.example/memory@1.0.0", "--yes",
 		"--value", "MEMORY_FILE_PATH=/workspace/graph.json", "--value", "API_KEY=key-value-77")
 	if strings.Contains(out, "key-value-77") || !strings.Contains(out, "create_entities") {
 		u.t.Errorf("adding prints\n%s", out)
@@ -182,8 +183,11 @@ func (u *registryUse) byCommands() {
 	if got := u.agent.shell("home", "cat /workspace/graph.json").Text; !strings.Contains(got, "kept-here") {
 		u.t.Errorf("the variable was not taken: %s", got)
 	}
-	if out, _ := u.cliAs(u.ann, "", "secret", "list"); !strings.Contains(out, "MEMORY_API_KEY ") || strings.Contains(out, "_2") {
+	if out, _ := u.cliAs(u.ann, "", "secret", "list"); strings.Count(out, "MCP_MEMORY_API_KEY_") != 1 || strings.Contains(out, "FORGED") {
 		u.t.Errorf("the secrets are\n%s", out)
+	}
+	if out, _ := u.cliAs(u.ann, "", "mcp", "list", "--json"); !strings.Contains(out, `"sha256": "`) {
+		u.t.Errorf("no digest is kept:\n%s", out)
 	}
 	u.holds("key-value-77")
 }
@@ -197,7 +201,7 @@ func (u *registryUse) byAgent() {
 	}
 	one := u.agent.call("search_servers", args{"name": "com.example/memory"})
 	add, _ := one.Fields["add"].(map[string]any)
-	if add["tool"] != "auto_install_and_connect_mcp" || !strings.Contains(one.Text, "${secret:MEMORY_API_KEY}") {
+	if add["tool"] != "auto_install_and_connect_mcp" || !strings.Contains(one.Text, "${secret:MCP_MEMORY_API_KEY_") {
 		u.t.Errorf("the tool says %s", one.Text)
 	}
 }
@@ -276,6 +280,9 @@ func (u *registryUse) byConsole() {
 	x.shows("Where you are")
 	picture("details")
 	x.fill("#registry-value-0", "Asia/Tokyo")
+	x.click("Show the call")
+	x.shows("This is the call of auto_install_and_connect_mcp")
+	x.see(`document.querySelector("dialog").innerText.includes("--local-timezone")`)
 	x.click("Add it")
 	x.shows("get_current_time")
 	x.shows("--local-timezone Asia/Tokyo")

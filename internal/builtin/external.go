@@ -472,7 +472,8 @@ func (t *Tools) connectsAgain(ctx context.Context, c tool.Call, server string, e
 		all[name] = ""
 	}
 	if i.Install != nil {
-		in := InstallInput{Name: i.Name, Install: InstallSource{Type: i.Install.Type, Spec: i.Install.Spec}, Env: all}
+		in := InstallInput{Name: i.Name, Install: InstallSource{Type: i.Install.Type, Spec: i.Install.Spec,
+			SHA256: i.Install.SHA256}, Env: all}
 		d, err := c.Door().Ask(ctx, policy.MCPInstall, in.detail())
 		return c.Through(d), err
 	}

@@ -23,7 +23,9 @@ type searchInput struct {
 }
 
 // implies implements implying: with a name, one entry is read.
-func (searchInput) implies() []policy.Operation { return []policy.Operation{policy.RegistryRead} }
+func (searchInput) implies() []policy.Operation {
+	return []policy.Operation{policy.RegistryRead, policy.RegistryPlan}
+}
 
 // FoundServers is the result of search_servers.
 type FoundServers struct {
@@ -79,6 +81,8 @@ func (t *Tools) showEntry(ctx context.Context, c tool.Call, ref registry.Referen
 	if err != nil {
 		return nil, err
 	}
+	_, mayPlan := c.Door().Ask(ctx, policy.RegistryPlan, registry.Reference{Registry: e.Registry, Name: e.Name,
+		Version: e.Version}.Text())
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s, published by %s.", e.Name, e.Version, e.Publisher)
 	if e.Status != "active" {
@@ -88,13 +92,21 @@ func (t *Tools) showEntry(ctx context.Context, c tool.Call, ref registry.Referen
 	fields := &FoundServers{Servers: []registry.Summary{e.Summary}, Total: 1, Entry: &e}
 	for _, w := range e.Ways {
 		writeWay(&b, e, w)
-		if w.Supported && fields.Add == nil && e.Status != "deleted" {
-			example := e.Example(w)
-			fields.Add = &example
+		if w.Supported && fields.Add == nil && mayPlan == nil && e.Status != "deleted" {
+			if example, err := e.Example(w); err == nil {
+				fields.Add = &example
+			}
 		}
 	}
+	if e.Note != "" {
+		b.WriteString("\n" + e.Note)
+	}
 	if fields.Add == nil {
-		b.WriteString("\nSandlot cannot run it.")
+		why := "\nSandlot cannot run it."
+		if mayPlan != nil {
+			why = "\nNo call that adds it: " + mayPlan.Error()
+		}
+		b.WriteString(why)
 		return textResult(fields, b.String()), nil
 	}
 	arguments, err := json.Marshal(fields.Add.Arguments)
@@ -112,10 +124,13 @@ func writeWay(b *strings.Builder, e registry.Entry, w registry.Way) {
 	if what == "" {
 		what = strings.TrimSpace(w.Identifier + " " + w.Version)
 	}
-	fmt.Fprintf(b, "\n- %s: %s %s", w.ID, w.Kind, what)
 	if !w.Supported {
-		fmt.Fprintf(b, " (not supported: %s)", w.Why)
+		fmt.Fprintf(b, "\n- %s: %s, not supported\n%s", w.ID, w.Kind, spec.Quoted(what+": "+w.Why, 900))
 		return
+	}
+	fmt.Fprintf(b, "\n- %s: %s %s", w.ID, w.Kind, what)
+	for _, f := range w.Fixed {
+		fmt.Fprintf(b, "\n  - it sets the %s\n%s", f.Place, spec.Quoted(strings.TrimSpace(f.Name+" "+f.Value), 300))
 	}
 	for _, i := range w.Inputs {
 		kind := ""
@@ -125,7 +140,7 @@ func writeWay(b *strings.Builder, e registry.Entry, w registry.Way) {
 		if i.Secret {
 			kind += ", secret"
 		}
-		fmt.Fprintf(b, "\n  - %s %s%s", i.Place, i.Label, kind)
+		fmt.Fprintf(b, "\n  - %s %q%s", i.Place, i.Label, kind)
 		if i.Description != "" {
 			fmt.Fprintf(b, "\n%s", spec.Quoted(i.Description, 300))
 		}

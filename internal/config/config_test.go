@@ -230,6 +230,7 @@ func TestBadValues(t *testing.T) {
 		{"SANDLOT_RUNTIME", "firecracker", "gvisor, docker"},
 		{"SANDLOT_OUTPUT_STYLE", "fancy", "plain, labeled"},
 		{"SANDLOT_CORS_ORIGINS", "a.example", "https://"},
+		{"SANDLOT_MCP_REGISTRIES", "a=https://bücher.example", "xn--"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name+"="+tt.value, func(t *testing.T) {

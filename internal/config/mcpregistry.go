@@ -67,5 +67,10 @@ func parseRegistry(word string) (MCPRegistry, error) {
 		return MCPRegistry{}, fmt.Errorf("%q: the URL must begin with https:// or http://, name a host, and hold no "+
 			"password, query or fragment", fault.Clip(word))
 	}
+	for i := range len(u.Host) {
+		if u.Host[i] >= 0x80 {
+			return MCPRegistry{}, fmt.Errorf("%q: write the host's name in ASCII, with xn--", fault.Clip(word))
+		}
+	}
 	return MCPRegistry{Name: name, URL: strings.TrimSuffix(at, "/")}, nil
 }

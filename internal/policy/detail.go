@@ -35,6 +35,7 @@ const (
 	serverTool               // SERVER/TOOL
 	resourceURI              // SERVER/URI, or the URI of one of Sandlot's own resources
 	portNumber
+	registryEntry // REGISTRY:NAME@VERSION, without the parts that nobody named
 )
 
 // details are the operations with a detail.
@@ -50,8 +51,8 @@ var details = map[Operation]detailKind{
 
 	PortExpose: portNumber, PortClose: portNumber, PortDial: portNumber, PortVisit: portNumber,
 	SessionCreate: templateName, TemplateBuild: plainText, // the template
-	PromptGet:    plainText,                          // SERVER/NAME
-	RegistryRead: plainText, RegistryPlan: plainText, // NAME, or NAME@VERSION
+	PromptGet:    plainText,                                  // SERVER/NAME
+	RegistryRead: registryEntry, RegistryPlan: registryEntry, // [REGISTRY:]NAME[@VERSION]
 	ResourceRead: resourceURI,
 	SecretSet:    plainText, SecretRemove: plainText, SecretUse: plainText, // the name
 }
@@ -260,6 +261,8 @@ func compilePattern(kind detailKind, pattern string, e Effect) (func(detail) boo
 			return glob(pattern, d.text, "") ||
 				!strict && slices.ContainsFunc(d.parts, func(name string) bool { return glob(pattern, name, "") })
 		}
+	case registryEntry:
+		matches = entryPattern(pattern, strict)
 	case resourceURI:
 		matches = uriPattern(pattern, strict)
 	case hostPort:
@@ -340,6 +343,28 @@ func absolutePattern(pattern string) string {
 		pattern = path.Clean(pattern)
 	}
 	return pattern
+}
+
+// entryPattern compares entries of registries. A pattern without a registry is about all of them. Rules that ask or deny
+// are also about an entry of which nobody said the registry or the version that they name, as it may be that one; and
+// those without a version about each version.
+func entryPattern(pattern string, strict bool) func(detail) bool {
+	registry, entry, ofOne := strings.Cut(pattern, ":")
+	if !ofOne {
+		registry, entry = "*", pattern
+	}
+	name, _, _ := strings.Cut(entry, "@")
+	return func(d detail) bool {
+		in, asked, known := strings.Cut(d.text, ":")
+		if !known {
+			in, asked = "", d.text
+		}
+		if ofOne && (known && !glob(registry, in, "") || !known && strict) {
+			return false
+		}
+		askedName, _, versioned := strings.Cut(asked, "@")
+		return glob(entry, asked, "") || !strict && (glob(entry, askedName, "") || !versioned && glob(name, askedName, ""))
+	}
 }
 
 // hostPattern compares hosts: a name, names below one (*.example.com), an address or a range of

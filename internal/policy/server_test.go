@@ -114,6 +114,13 @@ func TestTemplateNames(t *testing.T) {
 		"python"), TemplateDetail("host", "")})
 	decisions(t, "allow * session.create node", SessionCreate, []string{"node", TemplateDetail("node", "base")},
 		[]string{TemplateDetail("host", "node")})
+	decisions(t, "deny * registry.plan a.b/c", RegistryPlan, []string{"a.b/c", "a.b/c@1.0.0", "x:a.b/c@2"}, []string{"a.b/cd", "a.b"})
+	decisions(t, "deny * registry.plan a.b/c@1.0.0", RegistryPlan, []string{"a.b/c", "a.b/c@1.0.0", "x:a.b/c"},
+		[]string{"a.b/c@2.0.0", "a.b/d"})
+	decisions(t, "deny * registry.read x:*", RegistryRead, []string{"a.b/c", "x:a.b/c@1"}, []string{"y:a.b/c@1"})
+	decisions(t, "allow * registry.plan x:a.b/*", RegistryPlan, []string{"x:a.b/c@1", "x:a.b/c"}, []string{"a.b/c", "y:a.b/c",
+		"y:x:a.b/c"})
+	decisions(t, "allow * registry.plan a.b/*", RegistryPlan, []string{"x:a.b/c@1", "a.b/c"}, []string{"a.c/b"})
 	decisions(t, "allow * session.create host", SessionCreate, []string{TemplateDetail("host", "node")}, nil)
 }
 

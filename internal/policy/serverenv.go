@@ -11,7 +11,7 @@ import (
 func ServerVariables(env map[string]string) string {
 	var names []string
 	for name := range env {
-		if choosesProgram(name) {
+		if ChoosesProgram(name) {
 			names = append(names, ServerName(name)+"= ")
 		}
 	}
@@ -51,8 +51,8 @@ var (
 
 func words(text string) []string { return strings.Fields(text) }
 
-// choosesProgram reports whether a variable may change what a program runs, or where it gets that from.
-func choosesProgram(name string) bool {
+// ChoosesProgram reports whether a variable may change what a program runs, or where it gets that from.
+func ChoosesProgram(name string) bool {
 	name = strings.ToUpper(name)
 	if slices.Contains(harmless, name) {
 		return false

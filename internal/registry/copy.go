@@ -2,6 +2,7 @@ package registry
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -24,6 +25,8 @@ const (
 	maxEntries  = 40_000
 	maxPages    = 1000
 	maxCopy     = 64 << 20        // bytes of the list
+	maxRead     = 4 * maxCopy     // bytes of all answers that it is made of
+	maxTurn     = 5 * time.Second // how long a request waits for others
 	maxReading  = 5 * time.Minute // of the whole registry
 	firstWait   = 8 * time.Second // how long the first search waits for the copy
 	retryAfter  = time.Minute     // after a reading that failed
@@ -51,7 +54,7 @@ func (r *Registry) readAt() time.Time {
 func (r *Registry) search(ctx context.Context, rs *Registries, m *matches) (s State, err error) {
 	s.Name = r.Name
 	if r.http == nil {
-		return s, r.eachOnDisk(func(o opened) {
+		return s, r.eachOnDisk(ctx, func(o opened) {
 			s.Entries++
 			m.add(o.summary(r.Name))
 		})
@@ -80,7 +83,7 @@ func (r *Registry) search(ctx context.Context, rs *Registries, m *matches) (s St
 		s.Note = "its copy is shown, as " + text(r.failure.Error(), 200)
 	}
 	r.mu.Unlock()
-	return s, r.eachInCopy(func(e Summary) {
+	return s, r.eachInCopy(ctx, func(e Summary) {
 		s.Entries++
 		m.add(e)
 	})
@@ -104,7 +107,7 @@ func (r *Registry) searchThere(ctx context.Context, s State, m *matches) (State,
 	if longest != "" {
 		query.Set("search", longest)
 	}
-	p, err := r.page(ctx, query)
+	p, err := r.page(ctx, query, maxTurn)
 	if err != nil {
 		return s, r.unreachable(err)
 	}
@@ -145,25 +148,46 @@ func (r *Registry) read(rs *Registries) <-chan struct{} {
 	return done
 }
 
-// page reads one page of the list.
-func (r *Registry) page(ctx context.Context, query url.Values) (p page, err error) {
+// turn waits, for at most that long, until fewer requests than the bound are at the registry.
+func (r *Registry) turn(ctx context.Context, most time.Duration) (release func(), err error) {
+	wait := time.NewTimer(most)
+	defer wait.Stop()
 	select {
 	case r.gets <- struct{}{}:
-		defer func() { <-r.gets }()
+		return func() { <-r.gets }, nil
+	case <-wait.C:
+		return nil, errors.New("it has not yet answered others; try again in a minute")
 	case <-ctx.Done():
-		return p, ctx.Err()
+		return nil, ctx.Err()
 	}
+}
+
+// page reads one page of the list.
+func (r *Registry) page(ctx context.Context, query url.Values, most time.Duration) (p page, err error) {
+	release, err := r.turn(ctx, most)
+	if err != nil {
+		return p, err
+	}
+	defer release()
 	data, err := r.get(ctx, "/v0.1/servers", query)
 	if err != nil {
 		return p, err
 	}
-	return p, decode(data, &p)
+	if err = decode(data, &p); err == nil && p.Servers == nil {
+		err = errors.New("its answer is no list of servers")
+	}
+	p.size = len(data)
+	return p, err
 }
 
 // copyAll reads all pages into a new copy, which replaces the old one when it is complete.
 func (r *Registry) copyAll(ctx context.Context) error {
 	if err := os.MkdirAll(r.folder, 0o700); err != nil {
 		return err
+	}
+	left, _ := filepath.Glob(filepath.Join(escapeGlob(r.folder), "new-*")) // of a server that was killed; one reads at a time
+	for _, file := range left {
+		_ = os.Remove(file)
 	}
 	f, err := os.CreateTemp(r.folder, "new-")
 	if err != nil {
@@ -175,9 +199,12 @@ func (r *Registry) copyAll(ctx context.Context) error {
 	query := url.Values{"version": {"latest"}, "limit": {pageSize}}
 	cursors := map[string]bool{}
 	for range maxPages {
-		p, err := r.page(ctx, query)
+		p, err := r.page(ctx, query, maxReading)
 		if err != nil {
 			return err
+		}
+		if w.answers += p.size; w.answers > maxRead {
+			return fmt.Errorf("its list has over %d MiB", maxRead>>20)
 		}
 		for _, raw := range p.Servers {
 			if err := w.add(raw, r.Name); err != nil {
@@ -186,13 +213,7 @@ func (r *Registry) copyAll(ctx context.Context) error {
 		}
 		next := p.Metadata.NextCursor
 		if next == "" {
-			if err := w.to.Flush(); err != nil {
-				return err
-			}
-			if err := f.Close(); err != nil {
-				return err
-			}
-			return os.Rename(f.Name(), r.listFile())
+			return r.replaceCopy(w, f)
 		}
 		if cursors[next] || len(next) > 1000 {
 			return errors.New("its list has no end")
@@ -203,11 +224,24 @@ func (r *Registry) copyAll(ctx context.Context) error {
 	return fmt.Errorf("its list has over %d pages", maxPages)
 }
 
+// replaceCopy puts a new copy in place of the old one. An empty one replaces none that has entries.
+func (r *Registry) replaceCopy(w *copyWriter, f *os.File) error {
+	if old, err := os.Stat(r.listFile()); err == nil && old.Size() > 0 && w.size == 0 {
+		return errors.New("its list is empty, and was not before")
+	}
+	if err := cmp.Or(w.to.Flush(), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), r.listFile())
+}
+
 // copyWriter writes the list of a copy.
 type copyWriter struct {
 	to    *bufio.Writer
 	names map[string]bool
 	size  int
+	// answers is how many bytes were read for it.
+	answers int
 }
 
 // add writes an entry, if it is one of which others are not the latest.
@@ -229,7 +263,7 @@ func (w *copyWriter) add(raw json.RawMessage, registry string) error {
 }
 
 // eachInCopy calls f for each entry of the copy.
-func (r *Registry) eachInCopy(f func(Summary)) error {
+func (r *Registry) eachInCopy(ctx context.Context, f func(Summary)) error {
 	file, err := os.Open(r.listFile())
 	if err != nil {
 		return err
@@ -237,7 +271,10 @@ func (r *Registry) eachInCopy(f func(Summary)) error {
 	defer file.Close()
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 64<<10)
-	for lines.Scan() {
+	for n := 0; lines.Scan(); n++ {
+		if n%256 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
 		var s Summary
 		if json.Unmarshal(lines.Bytes(), &s) == nil && s.Name != "" {
 			s.Registry = r.Name
@@ -247,10 +284,11 @@ func (r *Registry) eachInCopy(f func(Summary)) error {
 	return lines.Err()
 }
 
-// one returns an entry; an empty version means the latest.
-func (r *Registry) one(ctx context.Context, name, version string) (o opened, err error) {
+// one returns an entry that was read within age, or later if the registry does not answer; an empty version means the
+// latest.
+func (r *Registry) one(ctx context.Context, name, version string, age time.Duration) (o opened, err error) {
 	if r.http == nil {
-		return r.oneOnDisk(name, version)
+		return r.oneOnDisk(ctx, name, version)
 	}
 	if version == "" {
 		version = "latest"
@@ -259,7 +297,7 @@ func (r *Registry) one(ctx context.Context, name, version string) (o opened, err
 	file := filepath.Join(r.folder, "entries", digest(path)+".json")
 	st, err := os.Stat(file)
 	kept := err == nil
-	if kept && time.Since(st.ModTime()) < r.age {
+	if kept && time.Since(st.ModTime()) < age {
 		if o, err := r.opened(file, name, version); err == nil {
 			return o, nil
 		}
@@ -273,6 +311,8 @@ func (r *Registry) one(ctx context.Context, name, version string) (o opened, err
 	}
 	if kept && !errors.Is(err, errNotThere) && ctx.Err() == nil {
 		if o, kerr := r.opened(file, name, version); kerr == nil {
+			o.note = fmt.Sprintf("The registry was asked again, and did not answer (%s): this is what it had on %s, and it may "+
+				"have withdrawn it.", text(err.Error(), 200), st.ModTime().UTC().Format(time.DateTime))
 			return o, nil
 		}
 	}
@@ -280,12 +320,11 @@ func (r *Registry) one(ctx context.Context, name, version string) (o opened, err
 }
 
 func (r *Registry) fetchOne(ctx context.Context, path string) ([]byte, error) {
-	select {
-	case r.gets <- struct{}{}:
-		defer func() { <-r.gets }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	release, err := r.turn(ctx, maxTurn)
+	if err != nil {
+		return nil, err
 	}
+	defer release()
 	return r.get(ctx, path, nil)
 }
 
@@ -309,6 +348,8 @@ func checked(data []byte, name, version string) (opened, error) {
 
 // keep stores an entry, and removes the oldest ones if there are many.
 func (r *Registry) keep(file string, data []byte) {
+	r.keeping.Lock()
+	defer r.keeping.Unlock()
 	folder := filepath.Dir(file)
 	if os.MkdirAll(folder, 0o700) != nil || atomicfile.Write(file, data) != nil {
 		return // it is read again
@@ -337,7 +378,7 @@ const (
 
 // eachOnDisk calls f for each entry of a copy that the operator made: a file or a folder of files *.json, each with an
 // answer of the API, a list of entries, or a server.json.
-func (r *Registry) eachOnDisk(f func(opened)) error {
+func (r *Registry) eachOnDisk(ctx context.Context, f func(opened)) error {
 	files := []string{r.Path}
 	if st, err := os.Stat(r.Path); err == nil && st.IsDir() {
 		all, err := filepath.Glob(filepath.Join(escapeGlob(r.Path), "*.json"))
@@ -348,6 +389,9 @@ func (r *Registry) eachOnDisk(f func(opened)) error {
 	}
 	count := 0
 	for _, file := range files {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		data, err := atomicfile.Read(file, maxDiskFile)
 		if err != nil {
 			return r.unreachable(err)
@@ -377,9 +421,9 @@ func escapeGlob(path string) string {
 
 // oneOnDisk returns an entry of a copy that the operator made: that version, or else the one that is said to be the latest,
 // or the last one.
-func (r *Registry) oneOnDisk(name, version string) (found opened, err error) {
+func (r *Registry) oneOnDisk(ctx context.Context, name, version string) (found opened, err error) {
 	err, there, sure := errNotThere, false, false
-	reading := r.eachOnDisk(func(o opened) {
+	reading := r.eachOnDisk(ctx, func(o opened) {
 		switch {
 		case o.Name != name || version != "" && version != "latest" && o.Version != version || sure:
 			return

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,10 @@ type Entry struct {
 	Repository    string `json:"repository,omitempty"`
 	Website       string `json:"website,omitempty"`
 	Published     string `json:"published,omitempty"`
+	// Note says that the registry did not answer, and since when this is known.
+	Note string `json:"note,omitempty"`
+	// Digest is that of what the publisher wrote.
+	Digest string `json:"digest"`
 	// Ways are how the server can be run or reached, those that Sandlot supports first.
 	Ways []Way `json:"ways"`
 	// SuggestedName is the name that it gets here if the user gives no other.
@@ -55,11 +60,20 @@ type Way struct {
 	Notes []string `json:"notes,omitempty"`
 	// Inputs are the values that the user gives.
 	Inputs []Input `json:"inputs"`
+	// Fixed are the arguments, variables and headers that the entry sets itself.
+	Fixed []Fixed `json:"fixed,omitempty"`
 
 	transport string
 	arguments []part
 	env       []part
 	headers   []part
+}
+
+// Fixed is an argument, variable or header that the entry sets.
+type Fixed struct {
+	Place string `json:"place"`           // env, header or argument
+	Name  string `json:"name,omitempty"`  // empty: a positional argument
+	Value string `json:"value,omitempty"` // may have {inputs}; empty: the name alone
 }
 
 // Input is a value that the user gives.
@@ -94,9 +108,12 @@ var (
 	versionText = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+_!-]{0,99}$`)
 	npmName     = regexp.MustCompile(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*$`)
 	pypiName    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
-	// exactVersion excludes ranges and tags: what is installed is what was shown.
-	exactVersion = regexp.MustCompile(`^v?[0-9]+(\.[0-9]+)*([.+!_-]?[0-9A-Za-z]+([.+_-][0-9A-Za-z]+)*)?$`)
-	sha256Text   = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	// npmFile matches what npm takes for the path of a file.
+	npmFile = regexp.MustCompile(`\.(tgz|tar|tar\.gz)$`)
+	// npmVersion and pypiVersion exclude ranges and tags: what is installed is what was shown. npm takes 1.2 for a range.
+	npmVersion  = regexp.MustCompile(`^v?[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)
+	pypiVersion = regexp.MustCompile(`^v?[0-9]+(\.[0-9]+)*([.+!_-]?[0-9A-Za-z]+([.+_-][0-9A-Za-z]+)*)?$`)
+	sha256Text  = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
 // text makes a third party's text of one line safe to show.
@@ -118,6 +135,8 @@ func webAddress(s string) string {
 type opened struct {
 	document
 	meta officialMeta
+	note string // see Entry.Note
+	raw  json.RawMessage
 }
 
 // open reads an element of a list, an answer about one version, or a server.json.
@@ -138,6 +157,7 @@ func open(raw []byte) (o opened, err error) {
 	if m := e.Meta[officialKey]; len(m) > 0 {
 		_ = decode(m, &o.meta) // an entry without it is one, too
 	}
+	o.raw = e.Server
 	switch {
 	case !entryName.MatchString(o.Name):
 		return o, errors.New("its name is not a namespace and a name, such as io.github.someone/weather")
@@ -145,6 +165,19 @@ func open(raw []byte) (o opened, err error) {
 		return o, errors.New("its version is not the text of a version")
 	}
 	return o, nil
+}
+
+// digest returns that of the document, in whatever form a registry writes it.
+func (o opened) digest() string {
+	var v any
+	if json.Unmarshal(o.raw, &v) != nil {
+		return digest(string(o.raw))
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return digest(string(o.raw))
+	}
+	return digest(string(b))
 }
 
 // summary returns what a list has of an entry.
@@ -165,7 +198,7 @@ func (o opened) summary(registry string) Summary {
 		if json.Unmarshal(raw, &kind) != nil {
 			continue
 		}
-		if k := text(cmp.Or(kind.RegistryType, kind.Type), 30); k != "" && !seen[k] {
+		if k := knownKind(cmp.Or(kind.RegistryType, kind.Type)); !seen[k] {
 			seen[k] = true
 			s.Kinds = append(s.Kinds, k)
 		}
@@ -173,9 +206,17 @@ func (o opened) summary(registry string) Summary {
 	return s
 }
 
+// knownKind returns a kind of package or address, or other: a kind is no text for its publisher's words.
+func knownKind(k string) string {
+	if slices.Contains([]string{"npm", "pypi", "oci", "nuget", "mcpb", "cargo", "streamable-http", "sse"}, k) {
+		return k
+	}
+	return "other"
+}
+
 // entry returns all of an entry. allowed reports whether the settings allow a remote server at a host that is not public.
 func (o opened) entry(registry string, allowed func(host string, port string) bool) Entry {
-	e := Entry{Summary: o.summary(registry), StatusMessage: text(o.meta.StatusMessage, 300),
+	e := Entry{Summary: o.summary(registry), StatusMessage: text(o.meta.StatusMessage, 300), Note: o.note, Digest: o.digest(),
 		Repository: webAddress(o.Repository.URL), Website: webAddress(o.WebsiteURL), Ways: []Way{}}
 	if at, err := time.Parse(time.RFC3339, o.meta.PublishedAt); err == nil {
 		e.Published = at.UTC().Format(time.RFC3339)
@@ -186,8 +227,11 @@ func (o opened) entry(registry string, allowed func(host string, port string) bo
 	add := func(w Way) {
 		for i := range w.Inputs {
 			if w.Inputs[i].Secret {
-				w.Inputs[i].SecretName = secretName(e.SuggestedName, w.Inputs[i].Label)
+				w.Inputs[i].SecretName = secretName(registry, o.Name, w.Inputs[i].Label)
 			}
+		}
+		if len(w.env) > maxInputs || len(w.headers) > maxInputs || len(w.arguments) > maxArguments {
+			w.Why = fmt.Sprintf("it has over %d variables or headers, or over %d arguments", maxInputs, maxArguments)
 		}
 		if w.Supported = w.Why == ""; w.Supported {
 			e.Ways = append(e.Ways, w)
@@ -205,19 +249,13 @@ func (o opened) entry(registry string, allowed func(host string, port string) bo
 	return e
 }
 
-// secretName returns the name under which a server's secret can be stored.
-func secretName(server, label string) string {
-	clean := func(s string) string {
-		return strings.Trim(notInName.ReplaceAllString(strings.ToUpper(s), "_"), "_")
-	}
-	name, first := clean(label), clean(server)
-	if !strings.HasPrefix(name, first) {
-		name = first + "_" + name
-	}
-	if name = strings.Trim(name[:min(len(name), 60)], "_"); name == "" || name[0] >= '0' && name[0] <= '9' {
-		name = "S_" + name
-	}
-	return name
+// secretName returns the name under which a secret of an entry can be stored. Whoever publishes the entry cannot choose one
+// that something else has: the digest is of what the secret is for.
+func secretName(registry, entry, label string) string {
+	_, last, _ := strings.Cut(entry, "/")
+	readable := strings.ToUpper(notInName.ReplaceAllString("MCP_"+last+"_"+label, "_"))
+	return strings.TrimRight(readable[:min(len(readable), 40)], "_") + "_" +
+		strings.ToUpper(digest(registry + "\n" + entry + "\n" + label)[:16])
 }
 
-var notInName = regexp.MustCompile(`[^A-Z0-9]+`)
+var notInName = regexp.MustCompile(`[^A-Za-z0-9]+`)

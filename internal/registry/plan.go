@@ -1,8 +1,10 @@
 package registry
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +23,8 @@ type Choice struct {
 	Way string `json:"way,omitempty"` // a way's id; empty: the first one that is supported
 	// ServerName is the name that the server gets; empty: the suggested one.
 	ServerName string `json:"server_name,omitempty"`
+	// Digest is that of the entry which the user saw; empty: any.
+	Digest string `json:"digest,omitempty"`
 	// Values has the inputs' values, by their keys. That of a secret is a reference, ${secret:NAME}.
 	Values map[string]string `json:"values,omitempty"`
 }
@@ -81,7 +85,10 @@ func (e Entry) Plan(c Choice) (Plan, error) {
 		}
 		values[i.Key] = v
 	}
-	p := e.plan(w, c.ServerName, values)
+	p, err := e.plan(w, c.ServerName, values, fillURL(w, values))
+	if err != nil {
+		return Plan{}, err
+	}
 	if address, ok := p.Arguments["url"].(string); ok {
 		u, err := url.Parse(address)
 		if first, _ := url.Parse(w.sample()); err != nil || first == nil || u.Scheme != first.Scheme || u.User != nil {
@@ -115,18 +122,19 @@ func (i Input) check(v string) error {
 }
 
 // plan makes the tool call of values that were checked.
-func (e Entry) plan(w Way, name string, values map[string]string) Plan {
+func (e Entry) plan(w Way, name string, values map[string]string, address string) (Plan, error) {
 	if name == "" {
 		name = e.SuggestedName
 	}
 	p := Plan{Way: w.ID, Publisher: e.Publisher, Version: e.Version, Notes: w.Notes, Arguments: map[string]any{"name": name}}
 	if w.transport != "stdio" {
 		p.Tool = connectTool
-		p.Arguments["url"], p.Arguments["transport"] = fillURL(w, values), w.transport
-		if headers := fillAll(w.headers, values); len(headers) > 0 {
+		p.Arguments["url"], p.Arguments["transport"] = address, w.transport
+		headers, err := fillAll(w.headers, values)
+		if len(headers) > 0 {
 			p.Arguments["headers"] = headers
 		}
-		return p
+		return p, err
 	}
 	p.Tool = installTool
 	install := map[string]any{"type": "npm", "spec": w.Identifier + "@" + w.Version}
@@ -137,50 +145,69 @@ func (e Entry) plan(w Way, name string, values map[string]string) Plan {
 		install["sha256"] = w.SHA256
 	}
 	p.Arguments["install"] = install
-	if args := w.fillArguments(values); len(args) > 0 {
+	args, err := w.fillArguments(values)
+	if len(args) > 0 {
 		p.Arguments["start"] = map[string]any{"args": args}
 	}
-	if env := fillAll(w.env, values); len(env) > 0 {
+	env, envErr := fillAll(w.env, values)
+	if len(env) > 0 {
 		p.Arguments["env"] = env
 	}
-	return p
+	return p, cmp.Or(err, envErr)
 }
 
-// fill returns the part's text with values; false: it is left out, as one of its values is not given.
-func (p part) fill(values map[string]string) (string, bool) {
+// reference matches a reference, or the beginning of one.
+var reference = regexp.MustCompile(`\$\{[^}]*\}?`)
+
+// fill returns the part's text with values; false: it is left out, as one of its values is not given. The references in
+// it must be those of the values: none may come about where the entry's text meets a value, or two values meet.
+func (p part) fill(values map[string]string) (string, bool, error) {
 	given := true
+	var wanted []string
 	filled := placeholder.ReplaceAllStringFunc(p.template, func(m string) string {
 		key, declared := p.inputs[m[1:len(m)-1]]
 		if !declared {
 			return m
 		}
 		given = given && values[key] != ""
+		wanted = append(wanted, reference.FindAllString(values[key], -1)...)
 		return values[key]
 	})
-	return filled, given
+	if !slices.Equal(reference.FindAllString(filled, -1), wanted) {
+		return "", false, fault.Argument("values", "with these values, the entry makes a reference to a secret that "+
+			"nobody gave: %s", text(p.template, 200))
+	}
+	return filled, given, nil
 }
 
-func fillAll(parts []part, values map[string]string) map[string]string {
+func fillAll(parts []part, values map[string]string) (map[string]string, error) {
 	all := map[string]string{}
 	for _, p := range parts {
-		if v, ok := p.fill(values); ok {
+		v, ok, err := p.fill(values)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
 			all[p.name] = v
 		}
 	}
-	return all
+	return all, nil
 }
 
 func fillURL(w Way, values map[string]string) string {
 	return placeholder.ReplaceAllStringFunc(w.URL, func(m string) string {
-		return strings.ReplaceAll(url.QueryEscape(values["url:"+m[1:len(m)-1]]), "+", "%20")
+		return escaped(values["url:"+m[1:len(m)-1]])
 	})
 }
 
-func (w Way) fillArguments(values map[string]string) []string {
-	var args []string
+func escaped(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
+
+func (w Way) fillArguments(values map[string]string) (args []string, err error) {
 	for _, p := range w.arguments {
-		v, ok := p.fill(values)
+		v, ok, err := p.fill(values)
 		switch {
+		case err != nil:
+			return nil, err
 		case p.flag:
 			if values[p.inputs["value"]] == "true" {
 				args = append(args, p.name)
@@ -207,7 +234,7 @@ func (w Way) fillArguments(values map[string]string) []string {
 			}
 		}
 	}
-	return args
+	return args, nil
 }
 
 func (w Way) repeated(key string) bool {
@@ -216,7 +243,7 @@ func (w Way) repeated(key string) bool {
 
 // Example returns the tool call that adds the server, with a word in angle brackets in place of each value that the user
 // has to give, and a reference in place of each secret.
-func (e Entry) Example(w Way) Plan {
+func (e Entry) Example(w Way) (Plan, error) {
 	values := map[string]string{}
 	for _, i := range w.Inputs {
 		switch {
@@ -228,5 +255,11 @@ func (e Entry) Example(w Way) Plan {
 			values[i.Key] = "<" + i.Label + ">"
 		}
 	}
-	return e.plan(w, "", values)
+	address := fillURL(w, values)
+	for _, i := range w.Inputs { // an agent looks for the brackets
+		if word := "<" + i.Label + ">"; i.Place == "url" && values[i.Key] == word {
+			address = strings.ReplaceAll(address, escaped(word), word)
+		}
+	}
+	return e.plan(w, "", values, address)
 }

@@ -50,11 +50,12 @@ type Config struct {
 
 // Registries are the registries of the settings.
 type Registries struct {
-	config Config
-	all    []*Registry
-	end    context.CancelFunc
-	ctx    context.Context
-	work   sync.WaitGroup
+	config   Config
+	all      []*Registry
+	end      context.CancelFunc
+	ctx      context.Context
+	work     sync.WaitGroup
+	searches chan struct{} // a place for each search that runs
 }
 
 // Registry is one of them.
@@ -71,6 +72,7 @@ type Registry struct {
 	reading chan struct{} // closed when the copy is read; nil: nobody reads it
 	failure error         // of the last reading
 	failed  time.Time
+	keeping sync.Mutex // one entry is written at a time
 }
 
 // New returns the registries. It connects to none.
@@ -78,7 +80,7 @@ func New(c Config) (*Registries, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	rs := &Registries{config: c}
+	rs := &Registries{config: c, searches: make(chan struct{}, 3)}
 	rs.ctx, rs.end = context.WithCancel(context.Background())
 	for _, s := range c.Sources {
 		r := &Registry{Source: s, age: c.Age, version: c.Version, gets: make(chan struct{}, 4), log: c.Log}
@@ -144,6 +146,12 @@ func (rs *Registries) Search(ctx context.Context, q Query) (Found, error) {
 	if err != nil {
 		return Found{}, err
 	}
+	select {
+	case rs.searches <- struct{}{}:
+		defer func() { <-rs.searches }()
+	case <-ctx.Done():
+		return Found{}, ctx.Err()
+	}
 	found := Found{Servers: []Summary{}, Registries: make([]State, len(some))}
 	m := &matches{words: words}
 	errs := make([]error, len(some))
@@ -187,17 +195,26 @@ type Reference struct {
 	Version  string `json:"version,omitempty"` // empty: the latest
 }
 
-// Text returns the name and, after an @, the version.
+// Text returns the registry and a colon, the name, and an @ and the version: what is known of it.
 func (r Reference) Text() string {
-	if r.Version == "" {
-		return r.Name
+	text := r.Name
+	if r.Registry != "" {
+		text = r.Registry + ":" + text
 	}
-	return r.Name + "@" + r.Version
+	if r.Version != "" && r.Version != "latest" {
+		text += "@" + r.Version
+	}
+	return text
 }
 
 // Get returns an entry. If the reference names no registry and several have the entry, it is an error: who owns a name in
 // one registry need not own it in another.
 func (rs *Registries) Get(ctx context.Context, ref Reference) (Entry, error) {
+	return rs.get(ctx, ref, rs.config.Age)
+}
+
+// get is Get of an entry that was read within age.
+func (rs *Registries) get(ctx context.Context, ref Reference, age time.Duration) (Entry, error) {
 	if !entryName.MatchString(ref.Name) {
 		return Entry{}, fault.Argument("name", "%q is not the name of an entry, such as io.github.someone/weather",
 			fault.Clip(ref.Name))
@@ -213,7 +230,7 @@ func (rs *Registries) Get(ctx context.Context, ref Reference) (Entry, error) {
 	var entry opened
 	var trouble error
 	for _, r := range some {
-		o, err := r.one(ctx, ref.Name, ref.Version)
+		o, err := r.one(ctx, ref.Name, ref.Version, age)
 		switch {
 		case errors.Is(err, errNotThere):
 		case err != nil:
@@ -230,10 +247,12 @@ func (rs *Registries) Get(ctx context.Context, ref Reference) (Entry, error) {
 		for _, r := range has {
 			names = append(names, r.Name)
 		}
-		return Entry{}, fault.Argument("registry", "%s is in several registries (%s): say which", ref.Name,
+		return Entry{}, fault.Argument("registry", "%s is in several registries (%s): say which with registry", ref.Name,
 			strings.Join(names, ", "))
 	case trouble != nil: // which may have the name, too
-		return Entry{}, trouble
+		f := fault.From(trouble)
+		f.Message += ". If you mean another registry, say which with registry"
+		return Entry{}, f
 	}
 	what := ref.Name
 	if ref.Version != "" {
@@ -242,13 +261,23 @@ func (rs *Registries) Get(ctx context.Context, ref Reference) (Entry, error) {
 	return Entry{}, fault.New(fault.NotFound, "no registry has %s", what)
 }
 
+// planAge is how old what is known of an entry may be when it is added: it may have been withdrawn.
+const planAge = 5 * time.Minute
+
 // Plan returns the tool call that adds an entry.
 func (rs *Registries) Plan(ctx context.Context, ref Reference, c Choice) (Plan, error) {
-	e, err := rs.Get(ctx, ref)
+	e, err := rs.get(ctx, ref, min(rs.config.Age, planAge))
 	if err != nil {
 		return Plan{}, err
 	}
+	if c.Digest != "" && c.Digest != e.Digest {
+		return Plan{}, fault.Argument("digest", "the registry has another entry of %s %s since you looked: look again", e.Name,
+			e.Version)
+	}
 	p, err := e.Plan(c)
+	if e.Note != "" {
+		p.Notes = append(slices.Clip(p.Notes), e.Note)
+	}
 	if address, ok := p.Arguments["url"].(string); ok && err == nil {
 		if why := addressTrouble(address, rs.config.Allowed); why != "" {
 			return Plan{}, fault.Argument("values", "the server cannot be used: %s", why)

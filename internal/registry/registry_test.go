@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -59,7 +61,7 @@ func TestPlan(t *testing.T) {
 		e.Publisher != "io.github.ann" || e.SuggestedName != "weather" || len(e.Ways[0].Notes) != 1 {
 		t.Fatalf("%+v", e)
 	}
-	if i := e.Ways[0].Inputs[4]; i.Key != "env:API_KEY" || !i.Secret || i.SecretName != "WEATHER_API_KEY" {
+	if i := e.Ways[0].Inputs[4]; i.Key != "env:API_KEY" || !i.Secret || !regexp.MustCompile(`^MCP_WEATHER_API_KEY_[0-9A-F]{16}$`).MatchString(i.SecretName) {
 		t.Errorf("%+v", i)
 	}
 	for name, tt := range map[string]struct{ way, values, want string }{
@@ -71,7 +73,7 @@ func TestPlan(t *testing.T) {
 			`{"headers":{"Authorization":"Bearer ${secret:T}"},"name":"weather","transport":"http",` +
 				`"url":"https://eu.weather.example.com/mcp"}`},
 		"no value":          {"", `{"argument:4": "x"}`, "API_KEY (env:API_KEY) needs a value"},
-		"bare secret":       {"", `{"argument:4": "x", "env:API_KEY": "sk-1"}`, "sandlot secret set WEATHER_API_KEY"},
+		"bare secret":       {"", `{"argument:4": "x", "env:API_KEY": "sk-1"}`, "sandlot secret set MCP_WEATHER_API_KEY_"},
 		"other choice":      {"remote-1", `{"url:region": "eu.evil.example/", "header:Authorization:token": "${secret:T}"}`, "must be one of"},
 		"not declared":      {"", `{"env:LD_PRELOAD": "x"}`, "asks for no value"},
 		"secret in command": {"", `{"argument:4": "${secret:K}", "env:API_KEY": "${secret:K}"}`, "where no secret is put"},
@@ -92,8 +94,16 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
 		}
 	}
-	if p := e.Example(e.Ways[0]); fmt.Sprint(p.Arguments["env"]) != "map[API_KEY:${secret:WEATHER_API_KEY} MODE:mcp]" {
-		t.Errorf("%+v", p)
+	if p, err := e.Example(e.Ways[0]); err != nil ||
+		fmt.Sprint(p.Arguments["env"]) != "map[API_KEY:${secret:"+e.Ways[0].Inputs[4].SecretName+"} MODE:mcp]" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if p, err := e.Example(e.Ways[1]); err != nil || p.Arguments["url"] != "https://<region>.weather.example.com/mcp" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if got := fmt.Sprint(e.Ways[0].Fixed, e.Ways[1].Fixed); got != "[{argument --home town={town}} {env MODE mcp}] "+
+		"[{header Authorization Bearer {token}}]" {
+		t.Errorf("what the entry sets: %s", got)
 	}
 }
 
@@ -120,7 +130,19 @@ func TestHostileEntries(t *testing.T) {
 		entry(`{"registryType": "pypi", "identifier": "-r", "version": "1"}`, ""):                      "not a name",
 		entry(`{"registryType": "nuget", "identifier": "x", "version": "1.0.0"}`, ""):                  "not supported",
 		entry(`{"registryType": "mcpb", "identifier": "https://x.example/a", "version": "1.0.0"}`, ""): "not supported",
-		npm(`, "registryBaseUrl": "https://npm.evil.example"`):                                         "another package registry",
+		npm(`, "version": "1"`):        "no exact version", // the last member of a name counts
+		npm(`, "version": "1.2"`):      "no exact version",
+		npm(`, "version": "1.2.x"`):    "no exact version",
+		npm(`, "version": "1.2.3.4"`):  "no exact version",
+		npm(`, "version": "v1beta"`):   "no exact version",
+		npm(`, "version": "1.tgz"`):    "no exact version",
+		npm(`, "identifier": "x.tgz"`): "not a name",
+		npm(`, "packageArguments": [` + strings.TrimSuffix(strings.Repeat(`{"type": "positional", "value": "x"},`, 201), ",") + `]`): "over 200",
+		npm(`, "environmentVariables": [{"name": "PYTHONWARNINGS", "value": "all:0:antigravity.x:0:0"}]`):                            "cannot be set",
+		npm(`, "environmentVariables": [{"name": "BROWSER", "value": "/bin/sh -c x"}]`):                                              "cannot be set",
+		npm(`, "environmentVariables": [{"name": "https_proxy"}]`):                                                                   "cannot be set",
+		npm(`, "environmentVariables": [{"name": "GIT_CONFIG_COUNT", "value": "1"}]`):                                                "cannot be set",
+		npm(`, "registryBaseUrl": "https://npm.evil.example"`):                                                                       "another package registry",
 		npm(`, "fileSha256": "abc"`): "not a SHA-256",
 		npm(`, "transport": {"type": "streamable-http", "url": "http://localhost:1"}`):                          "listens on a port",
 		npm(`, "environmentVariables": [{"name": "LD_PRELOAD", "value": "/x.so"}]`):                             "cannot be set",
@@ -185,6 +207,54 @@ func TestHostileEntries(t *testing.T) {
 	}
 }
 
+// TestAssembledReferences: no entry makes a reference to a secret of pieces, and none chooses the name of its own secret.
+func TestAssembledReferences(t *testing.T) {
+	remote := func(value, variables string) Entry {
+		return read(t, `{"name": "evil.example/x", "version": "1", "remotes": [{"type": "sse", "url": "https://evil.example/mcp",
+			"headers": [{"name": "X-Client", "value": "`+value+`", "variables": {`+variables+`}}]}]}`)
+	}
+	for _, tt := range []struct{ value, variables, given string }{
+		{"{a}{secret:OPENAI_API_KEY}", `"a": {"default": "$"}`, ""},
+		{"{a}{b}", `"a": {"default": "$"}, "b": {"default": "{secret:OPENAI_API_KEY}"}`, ""},
+		{"{a}{b}", `"a": {"choices": ["$"]}, "b": {"choices": ["{secret:OPENAI_API_KEY}"]}`, "both"},
+		{"{a}{secret:OPENAI_API_KEY}", `"a": {}`, "password$"},
+		{"{a}OPENAI_API_KEY}", `"a": {}`, "${secret:"},
+		{"${secret:A}", ``, ""},
+	} {
+		e := remote(tt.value, tt.variables)
+		c := Choice{Values: map[string]string{}}
+		switch tt.given {
+		case "":
+		case "both":
+			c.Values["header:X-Client:a"], c.Values["header:X-Client:b"] = "$", "{secret:OPENAI_API_KEY}"
+		default:
+			c.Values["header:X-Client:a"] = tt.given
+		}
+		if p, err := e.Plan(c); err == nil {
+			t.Errorf("%+v: %+v", tt, p)
+		}
+		if p, err := e.Example(e.Ways[0]); err == nil && strings.Contains(fmt.Sprint(p.Arguments), "${") {
+			t.Errorf("%+v: the example is %+v", tt, p)
+		}
+	}
+	e := remote("Bearer {a} {b}", `"a": {}, "b": {"default": "$"}`)
+	p, err := e.Plan(Choice{Values: map[string]string{"header:X-Client:a": "${secret:MINE}"}})
+	if err != nil || fmt.Sprint(p.Arguments["headers"]) != "map[X-Client:Bearer ${secret:MINE} $]" {
+		t.Errorf("a reference of the user's own: %+v, %v", p, err)
+	}
+	seen := map[string]string{}
+	for _, of := range [][3]string{{"official", "evil.example/o", "OPENAI_API_KEY"}, {"official", "evil.example/github", "TOKEN"},
+		{"official", "io.github.ann/weather", "API_KEY"}, {"official", "io.github.ann-weather/api", "KEY"},
+		{"company", "io.github.ann/weather", "API_KEY"}, {"official", "a.b/" + strings.Repeat("x", 100), "A"},
+		{"official", "a.b/" + strings.Repeat("x", 100), "B"}} {
+		name := secretName(of[0], of[1], of[2])
+		if !regexp.MustCompile(`^MCP_[A-Z0-9_]{1,56}$`).MatchString(name) || seen[name] != "" {
+			t.Errorf("%v: %s, as %s", of, name, seen[name])
+		}
+		seen[name] = of[1]
+	}
+}
+
 func manyVariables(n int) string {
 	all := make([]string, n)
 	for i := range all {
@@ -198,6 +268,8 @@ func FuzzEntry(f *testing.F) {
 	f.Add([]byte(weather))
 	f.Add([]byte(`{"name": "a.b/c", "version": "1", "packages": [{"registryType": "pypi", "identifier": "x", "version": "1",
 		"packageArguments": [{"type": "positional", "value": "{a}{b}", "variables": {"a": {}}}]}]}`))
+	f.Add([]byte(`{"name": "a.b/c", "version": "1", "remotes": [{"type": "sse", "url": "https://x.example/", "headers": [{"name": "A",
+		"value": "{a}{secret:B}", "variables": {"a": {"choices": ["$"]}}}]}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		o, err := open(data)
 		if err != nil {
@@ -242,9 +314,14 @@ func FuzzEntry(f *testing.F) {
 			if err := r.Check(); err != nil && !strings.Contains(err.Error(), "is not valid in HTTP") {
 				t.Errorf("%v: %v", p.Arguments, err)
 			}
-			if install, ok := p.Arguments["install"].(map[string]any); ok && strings.ContainsAny(install["spec"].(string), " /:;$`'\"\n") &&
-				!strings.HasPrefix(install["spec"].(string), "@") {
+			if install, ok := p.Arguments["install"].(map[string]any); ok &&
+				strings.ContainsAny(strings.TrimPrefix(strings.Replace(install["spec"].(string), "/", "", 1), "@"), " /:;$`'\"\n") {
 				t.Errorf("%v", install)
+			}
+			for _, v := range append(slices.Collect(maps.Values(r.Env)), slices.Collect(maps.Values(r.Headers))...) {
+				if strings.Contains(strings.ReplaceAll(v, "${secret:K}", ""), "${") {
+					t.Errorf("%q has a reference that nobody gave", v)
+				}
 			}
 		}
 	})
@@ -427,6 +504,11 @@ func TestHostileRegistry(t *testing.T) {
 		"endless list": func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"servers": [], "metadata": {"nextCursor": "again"}}`)
 		},
+		"no list": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"error": "maintenance"}`) },
+		"null":    func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"servers": null}`) },
+		"many": func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, `{"servers": [{}`+strings.Repeat(",{}", maxElements)+`]}`)
+		},
 		"no JSON": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
 		"deep":    func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat("[", 1<<20)) },
 		"error":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
@@ -450,6 +532,51 @@ func TestHostileRegistry(t *testing.T) {
 	}
 	if n := elsewhere.asked.Load(); n > 0 {
 		t.Errorf("%d requests went elsewhere", n)
+	}
+}
+
+// TestCopyStays: a wrong answer replaces no copy, and what a killed server left is removed. An entry that was withdrawn is
+// not added without a word, and one that changed not at all.
+func TestCopyStays(t *testing.T) {
+	s := serve(t, weather)
+	c := Config{Sources: []Source{{Name: "one", URL: s.URL}}, Folder: t.TempDir(), Age: time.Nanosecond}
+	found, err := registriesOf(t, c).Search(t.Context(), Query{})
+	if err != nil || found.Total != 1 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	rs := registriesOf(t, c)
+	ref := Reference{Name: "io.github.ann/weather"}
+	e, err := rs.Get(t.Context(), ref)
+	if err != nil || e.Note != "" {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	choice := Choice{Digest: e.Digest, Values: map[string]string{"argument:4": "x", "env:API_KEY": "${secret:K}"}}
+	if p, err := rs.Plan(t.Context(), ref, choice); err != nil || len(p.Notes) != 1 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	left := filepath.Join(rs.all[0].folder, "new-left")
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, answer := range []string{`{}`, `null`, `{"servers": []}`, `{"servers": [{"server": {"name": 5}}]}`} {
+		s.answers(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) })
+		again := registriesOf(t, c)
+		<-again.all[0].read(again)
+		if found, err := again.Search(t.Context(), Query{}); err != nil || found.Total != 1 || found.Registries[0].Note == "" {
+			t.Errorf("%s: %+v, %v", answer, found, err)
+		}
+	}
+	if _, err := os.Stat(left); err == nil {
+		t.Error("what a killed server left is still there")
+	}
+	s.answers(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	if p, err := rs.Plan(t.Context(), ref, choice); err != nil || len(p.Notes) != 2 || !strings.Contains(p.Notes[1], "withdrawn") {
+		t.Errorf("an entry that is not there to be asked for: %+v, %v", p, err)
+	}
+	other := strings.Replace(weather, "@ann/weather", "@eve/weather", 1)
+	s.answers(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, other) })
+	if p, err := rs.Plan(t.Context(), ref, choice); err == nil || !strings.Contains(err.Error(), "look again") {
+		t.Errorf("another entry than the one that was shown: %+v, %v", p, err)
 	}
 }
 

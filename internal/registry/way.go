@@ -11,12 +11,13 @@ import (
 	"strconv"
 	"strings"
 
+	"sandlot/internal/policy"
 	"sandlot/internal/servers/spec"
 )
 
 // unreadable returns the way that an entry has in a form that nobody knows.
 func unreadable(id string, err error) Way {
-	return Way{ID: id, Kind: "unknown", Inputs: []Input{}, Why: text(err.Error(), 200)}
+	return Way{ID: id, Kind: "other", Inputs: []Input{}, Why: text(err.Error(), 200)}
 }
 
 // packageWay reads an element of packages.
@@ -25,7 +26,7 @@ func packageWay(id string, raw json.RawMessage) Way {
 	if err := decode(raw, &p); err != nil {
 		return unreadable(id, err)
 	}
-	w := Way{ID: id, Kind: text(p.RegistryType, 30), Identifier: text(p.Identifier, 200), Version: text(p.Version, 100),
+	w := Way{ID: id, Kind: knownKind(p.RegistryType), Identifier: text(p.Identifier, 200), Version: text(p.Version, 100),
 		SHA256: strings.ToLower(text(p.FileSHA256, 64)), Inputs: []Input{}, transport: "stdio"}
 	w.Why = packageTrouble(p, w)
 	if w.Why != "" {
@@ -55,10 +56,11 @@ func packageTrouble(p wirePackage, w Way) string {
 		return "packages of this kind are not supported; those of npm and PyPI are"
 	case p.RegistryBaseURL != "" && strings.TrimSuffix(p.RegistryBaseURL, "/") != official[kind]:
 		return "its package is in another package registry than that of npm or PyPI"
-	case kind == "npm" && (!npmName.MatchString(p.Identifier) || len(p.Identifier) > 214),
+	case kind == "npm" && (!npmName.MatchString(p.Identifier) || len(p.Identifier) > 214 || npmFile.MatchString(p.Identifier)),
 		kind == "pypi" && (!pypiName.MatchString(p.Identifier) || len(p.Identifier) > 200):
 		return "its package's name is not a name of that package registry"
-	case !exactVersion.MatchString(p.Version) || len(p.Version) > 100:
+	case kind == "npm" && !npmVersion.MatchString(p.Version), kind == "pypi" && !pypiVersion.MatchString(p.Version),
+		len(p.Version) > 100:
 		return "its package has no exact version"
 	case p.FileSHA256 != "" && !sha256Text.MatchString(w.SHA256):
 		return "the digest of its package is not a SHA-256"
@@ -74,7 +76,7 @@ func remoteWay(id string, raw json.RawMessage, allowed func(host, port string) b
 	if err := decode(raw, &r); err != nil {
 		return unreadable(id, err)
 	}
-	w := Way{ID: id, Kind: text(r.Type, 30), URL: text(r.URL, 500), Inputs: []Input{}, transport: "http"}
+	w := Way{ID: id, Kind: knownKind(r.Type), URL: text(r.URL, 500), Inputs: []Input{}, transport: "http"}
 	if r.Type == "sse" {
 		w.transport = "sse"
 	}
@@ -82,7 +84,7 @@ func remoteWay(id string, raw json.RawMessage, allowed func(host, port string) b
 		w.Why = "its transport is not known"
 		return w
 	}
-	if w.URL != r.URL || r.URL == "" {
+	if w.URL != r.URL || r.URL == "" || strings.Contains(r.URL, " ") {
 		w.Why = "its address is not a URL"
 		return w
 	}
@@ -225,7 +227,7 @@ func (w *Way) addKeyValue(place string, v wireKeyValue) {
 	} else {
 		request.Headers = map[string]string{v.Name: ""}
 	}
-	if place == "env" && dangerous(v.Name) || request.Check() != nil {
+	if place == "env" && policy.ChoosesProgram(v.Name) || request.Check() != nil {
 		w.Why = fmt.Sprintf("it declares the %s %q, which cannot be set", map[string]string{"env": "variable",
 			"header": "header"}[place], text(v.Name, 80))
 		return
@@ -234,19 +236,14 @@ func (w *Way) addKeyValue(place string, v wireKeyValue) {
 	if p.name = v.Name; !ok {
 		return
 	}
+	if p.fixed {
+		w.Fixed = append(w.Fixed, Fixed{Place: place, Name: v.Name, Value: p.template})
+	}
 	if place == "env" {
 		w.env = append(w.env, p)
 	} else {
 		w.headers = append(w.headers, p)
 	}
-}
-
-// dangerous reports whether a variable decides which code a program loads: an entry has its package for that.
-func dangerous(name string) bool {
-	name = strings.ToUpper(name)
-	return strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "NPM_CONFIG_") || strings.HasPrefix(name, "PIP_") ||
-		strings.HasPrefix(name, "UV_") || slices.Contains([]string{"PATH", "HOME", "NODE_OPTIONS", "NODE_PATH", "PYTHONPATH",
-		"PYTHONSTARTUP", "PYTHONHOME", "BASH_ENV", "ENV", "SHELL", "IFS"}, name)
 }
 
 // addArgument adds the argument with that place.
@@ -277,6 +274,7 @@ func (w *Way) addArgument(i int, a wireArgument) {
 	if named && a.Value == "" && a.Default == "" && a.Description == "" && !a.IsRequired && a.Placeholder == "" &&
 		len(a.Choices) == 0 && a.ValueHint == "" { // a flag that the entry sets
 		w.arguments = append(w.arguments, part{name: a.Name, fixed: true})
+		w.Fixed = append(w.Fixed, Fixed{Place: "argument", Name: a.Name})
 		return
 	}
 	p, ok := w.addPart(key, label, "argument", a.wireInput)
@@ -288,6 +286,9 @@ func (w *Way) addArgument(i int, a wireArgument) {
 	}
 	if named {
 		p.name = a.Name
+	}
+	if p.fixed {
+		w.Fixed = append(w.Fixed, Fixed{Place: "argument", Name: p.name, Value: p.template})
 	}
 	w.arguments = append(w.arguments, p)
 }

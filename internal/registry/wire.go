@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,10 +12,33 @@ import (
 
 // page is an answer of GET /v0.1/servers.
 type page struct {
-	Servers  []json.RawMessage `json:"servers"`
+	Servers  elements `json:"servers"` // nil: it is no page
 	Metadata struct {
 		NextCursor string `json:"nextCursor"`
 	} `json:"metadata"`
+	size int // bytes of the answer
+}
+
+// elements is a list of which no more is kept than what a page has by right.
+type elements []json.RawMessage
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (e *elements) UnmarshalJSON(data []byte) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return errors.New("servers is not a list")
+	}
+	*e = elements{}
+	for d.More() {
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return err
+		}
+		if *e = append(*e, raw); len(*e) > maxElements {
+			return fmt.Errorf("it has over %d elements", maxElements)
+		}
+	}
+	return nil
 }
 
 // envelope is one element of a page, and the answer of GET /v0.1/servers/{name}/versions/{version}. A file server.json
@@ -98,11 +122,13 @@ type wireArgument struct {
 
 // Bounds of what is read from a registry.
 const (
-	maxAnswer   = 8 << 20 // bytes of one answer
-	maxDocument = 256 << 10
-	maxDepth    = 24 // levels of JSON
-	maxParts    = 20 // packages, and remotes, of one entry
-	maxInputs   = 50 // values that one way of running a server may ask for
+	maxAnswer    = 8 << 20 // bytes of one answer
+	maxElements  = 1000    // of one page
+	maxDocument  = 256 << 10
+	maxDepth     = 24 // levels of JSON
+	maxParts     = 20 // packages, and remotes, of one entry
+	maxInputs    = 50 // values that one way of running a server may ask for, and variables that it may have
+	maxArguments = 200
 )
 
 var errTooDeep = errors.New("its JSON is nested too deeply")

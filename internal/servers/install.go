@@ -66,7 +66,7 @@ func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install
 	}
 	a := r.ConnectRequest
 	a.Cwd, a.Path = found.Cwd, found.Path
-	a.Install = &spec.Install{Type: r.Type, Spec: r.Spec, Folder: folder, Version: found.Version}
+	a.Install = &spec.Install{Type: r.Type, Spec: r.Spec, Folder: folder, Version: found.Version, SHA256: r.SHA256}
 	if a.Command == "" {
 		if a.Command, err = found.ServerProgram(r); err != nil {
 			return Installed{Commands: i.Commands(), Log: i.Log()}, err

@@ -3,8 +3,10 @@ package connection
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -13,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sandlot/internal/api/protocol"
+	"sandlot/internal/builtin"
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
@@ -112,6 +115,9 @@ func (p *commands) printEntry(e hub.RegistryEntry) {
 		for _, note := range w.Notes {
 			fmt.Fprintf(p.Out, "  %s\n", plain.Cell(note))
 		}
+		for _, f := range w.Fixed {
+			fmt.Fprintf(p.Out, "  it sets the %s %s\n", f.Place, plain.Cell(strings.TrimSpace(f.Name+" "+f.Value)))
+		}
 		for _, i := range w.Inputs {
 			fmt.Fprintf(p.Out, "  %-30s %s\n", plain.Cell(i.Key), plain.Cell(inputText(i)))
 		}
@@ -169,17 +175,28 @@ func (p *commands) addFromRegistry(c *cobra.Command, r fromRegistry, names []str
 	name := e.SuggestedName
 	if len(names) > 0 {
 		name = names[0]
+	} else if err := p.unused(c.Context(), name); err != nil { // who publishes an entry replaces nobody's server
+		return err
 	}
+	var store map[string]secret.Value
 	choice := hub.RegistryChoice{}
 	choice.Registry, choice.Name, choice.Version = e.Registry, e.Name, e.Version
+	choice.Digest = e.Digest
 	choice.Way, choice.ServerName, choice.Values = r.way, name, map[string]string{}
 	fmt.Fprintf(p.Err, "%s %s, published by %s in the registry %s\n", plain.Cell(e.Name), plain.Cell(e.Version),
 		plain.Cell(e.Publisher), e.Registry)
+	if e.Note != "" {
+		fmt.Fprintln(p.Err, plain.Cell(e.Note))
+	}
 	if e.Status == "deprecated" {
 		fmt.Fprintf(p.Err, "It is deprecated. %s\n", plain.Cell(e.StatusMessage))
 	}
-	if i := slices.IndexFunc(e.Ways, func(w hub.RegistryWay) bool { return w.ID == r.way || r.way == "" && w.Supported }); i >= 0 {
-		if choice.Values, err = p.values(c.Context(), name, e.Ways[i], given); err != nil {
+	wanted := func(w hub.RegistryWay) bool { return w.ID == r.way || r.way == "" && w.Supported }
+	if i := slices.IndexFunc(e.Ways, wanted); i >= 0 {
+		if choice.Values, err = p.values(c.Context(), e.Ways[i], given); err != nil {
+			return err
+		}
+		if store, err = p.references(c.Context(), e.Ways[i], choice.Values); err != nil {
 			return err
 		}
 		choice.Way = e.Ways[i].ID
@@ -191,12 +208,40 @@ func (p *commands) addFromRegistry(c *cobra.Command, r fromRegistry, names []str
 	for _, n := range plan.Notes {
 		fmt.Fprintln(p.Err, plain.Cell(n))
 	}
+	shown, err := json.MarshalIndent(plan.Arguments, "", "  ")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(p.Err, "This is the call of %s that adds it:\n%s\n", plan.Tool, plain.Text(string(shown)))
+	if !yes {
+		if err := p.Confirm(c.Context(), "Add it?"); err != nil {
+			return err
+		}
+	}
+	defer p.removeUnused(context.WithoutCancel(c.Context()), store)
+	if err := p.storeSecrets(c.Context(), store); err != nil {
+		return err
+	}
 	return p.callWithConsent(c, plan.Tool, plan.Arguments, yes)
 }
 
-// values returns the values of a way: those that were given, and those that the user types. Secrets are stored, and
-// referred to.
-func (p *commands) values(ctx context.Context, server string, w hub.RegistryWay, given map[string]string) (map[string]string, error) {
+// unused returns an error if the user has a server of that name.
+func (p *commands) unused(ctx context.Context, name string) error {
+	var list builtin.ServerList
+	if err := p.listAll(ctx, "/v1/connections", &list); err != nil {
+		return err
+	}
+	for _, s := range list.Servers {
+		if s.Name == name {
+			return p.Usage(fmt.Errorf("there is a server %s, which this one would replace: give another name before --registry, "+
+				"or that one if you mean it", plain.Cell(name)))
+		}
+	}
+	return nil
+}
+
+// values returns the values of a way: those that were given, and those that the user types.
+func (p *commands) values(ctx context.Context, w hub.RegistryWay, given map[string]string) (map[string]string, error) {
 	values := map[string]string{}
 	for _, i := range w.Inputs {
 		v, ok := given[i.Key]
@@ -232,42 +277,59 @@ func (p *commands) values(ctx context.Context, server string, w hub.RegistryWay,
 			return nil, p.Usage(fmt.Errorf("the entry needs --value %s=…: %s", plain.Cell(i.Label), plain.Cell(inputText(i))))
 		}
 	}
-	return values, p.storeSecrets(ctx, server, w, values)
+	return values, nil
 }
 
-// storeSecrets stores the values that are secrets, and puts references in their place.
-func (p *commands) storeSecrets(ctx context.Context, server string, w hub.RegistryWay, values map[string]string) error {
-	for _, i := range w.Inputs {
-		if v := values[i.Key]; i.Secret && v != "" && !strings.HasPrefix(v, "${secret:") {
-			name, err := p.storeSecret(ctx, server, i.SecretName, secret.Value(v))
-			if err != nil {
-				return err
-			}
-			values[i.Key] = "${secret:" + name + "}"
-		}
-	}
-	return nil
-}
-
-// storeSecret stores a secret for a server, under a name that no other server's secret has.
-func (p *commands) storeSecret(ctx context.Context, server, name string, value secret.Value) (string, error) {
+// references puts references in place of values that are secrets, and returns those by the names under which they are to
+// be stored: no other secret has them.
+func (p *commands) references(ctx context.Context, w hub.RegistryWay, values map[string]string) (
+	store map[string]secret.Value, err error) {
+	store = map[string]secret.Value{}
 	var list protocol.SecretList
 	if err := p.listAll(ctx, "/v1/secrets", &list); err != nil {
-		return "", err
+		return nil, err
 	}
-	free := name
-	for n := 2; slices.ContainsFunc(list.Secrets, func(s hub.Secret) bool {
-		return s.Name == free && !(len(s.UsedBy) == 1 && s.UsedBy[0] == server && s.Binding == nil)
-	}); n++ {
-		free = fmt.Sprintf("%s_%d", name, n)
+	for _, i := range w.Inputs {
+		v := values[i.Key]
+		if !i.Secret || v == "" || strings.HasPrefix(v, "${secret:") {
+			continue
+		}
+		free := i.SecretName
+		for n := 2; slices.ContainsFunc(list.Secrets, func(s hub.Secret) bool { return s.Name == free }); n++ {
+			free = fmt.Sprintf("%s_%d", i.SecretName, n)
+		}
+		store[free], values[i.Key] = secret.Value(v), "${secret:"+free+"}"
+	}
+	return store, nil
+}
+
+func (p *commands) storeSecrets(ctx context.Context, store map[string]secret.Value) error {
+	if len(store) == 0 {
+		return nil
 	}
 	client, done, err := p.Connect(ctx)
 	if err != nil {
-		return "", err
+		return err
 	}
-	_, err = client.SetSecret(ctx, free, url.Values{}, value)
-	if err = errors.Join(err, done()); err == nil {
-		fmt.Fprintf(p.Err, "%s is stored as a secret\n", free)
+	for _, name := range slices.Sorted(maps.Keys(store)) {
+		if _, err = client.SetSecret(ctx, name, url.Values{}, store[name]); err != nil {
+			break
+		}
+		fmt.Fprintf(p.Err, "%s is stored as a secret\n", name)
 	}
-	return free, err
+	return errors.Join(err, done())
+}
+
+// removeUnused removes those secrets that were stored for a server which was not added.
+func (p *commands) removeUnused(ctx context.Context, store map[string]secret.Value) {
+	var list protocol.SecretList
+	if len(store) == 0 || p.listAll(ctx, "/v1/secrets", &list) != nil {
+		return
+	}
+	for _, s := range list.Secrets {
+		if _, ours := store[s.Name]; ours && len(s.UsedBy) == 0 &&
+			p.ask(ctx, "DELETE", "/v1/secrets/"+url.PathEscape(s.Name), nil, nil) == nil {
+			fmt.Fprintf(p.Err, "The secret %s is removed, as no server uses it\n", s.Name)
+		}
+	}
 }

@@ -216,7 +216,9 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 		"UV_NO_PROGRESS": "1", "GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}
 	if show {
 		o.Output = i.reportOutput
-		maps.Copy(env, i.env)
+		if takesVariables(argv) {
+			maps.Copy(env, i.env)
+		}
 	}
 	result, err := i.lease.Agent().Exec(ctx, agent.Exec{
 		Command: agent.Command{Args: argv, Dir: cwd, Env: env},
@@ -234,6 +236,12 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 		return out, i.failure(result, argv)
 	}
 	return out, nil
+}
+
+// takesVariables reports whether a command of an installation gets the variables of the server: one that fetches or
+// builds may need them, and one that makes an environment or compares a file does not.
+func takesVariables(argv []string) bool {
+	return argv[0] != "sh" && !slices.Equal(argv[:min(len(argv), 3)], []string{"python3", "-m", "venv"})
 }
 
 func (i *Installer) failure(result *agent.ExecResult, argv []string) error {

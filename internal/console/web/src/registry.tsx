@@ -42,6 +42,7 @@ interface Way {
   why?: string;
   notes?: string[];
   inputs: Input[];
+  fixed?: { place: string; name?: string; value?: string }[];
 }
 
 interface Entry extends Summary {
@@ -50,6 +51,7 @@ interface Entry extends Summary {
   website?: string;
   ways: Way[];
   suggested_name: string;
+  digest: string;
 }
 
 interface Found {
@@ -60,6 +62,7 @@ interface Found {
 
 interface Plan {
   tool: string;
+  notes?: string[];
   arguments: Record<string, unknown>;
 }
 
@@ -206,55 +209,98 @@ function Ways({ entry: e, close, back }: { entry: Entry; close: () => void; back
   );
 }
 
-// freeSecret returns a name for a server's secret that stands for no other secret.
-async function freeSecret(wanted: string, server: string) {
-  const { secrets } = await get<{ secrets: { name: string; used_by: string[]; hosts?: string[] }[] }>("v1/secrets?limit=1000");
-  let name = wanted;
-  for (let n = 2; secrets.some((s) => s.name === name && !(s.used_by.length === 1 && s.used_by[0] === server)); n++) {
-    name = `${wanted}_${n}`;
-  }
-  return name;
+interface Secret {
+  name: string;
+  used_by: string[];
 }
+
+const secrets = async () => (await get<{ secrets: Secret[] }>("v1/secrets?limit=1000")).secrets;
 
 function Form({ entry: e, way: w, close, back }: { entry: Entry; way: Way; close: () => void; back: () => void }) {
   const [name, setName] = useState(e.suggested_name);
   const [values, setValues] = useState<Record<string, string>>(() =>
     Object.fromEntries(w.inputs.map((i) => [i.key, i.default ?? ""])));
+  const [planned, setPlanned] = useState<{ plan: Plan; store: Record<string, string> } | null>(null);
   const task = useTask();
-  const add = (event: globalThis.Event) => {
+  const show = (event: globalThis.Event) => {
     event.preventDefault();
     void task.run(async () => {
+      const { connections } = await get<{ connections: { name: string }[] }>("v1/connections?limit=1000");
+      if (connections.some((c) => c.name === name)) throw new Error("You have a server of this name: choose another one.");
       const given: Record<string, string> = {};
+      const store: Record<string, string> = {}; // secrets, by names that no other secret has
+      const taken = new Set((await secrets()).map((s) => s.name));
       for (const i of w.inputs) {
-        let v = values[i.key] ?? "";
+        const v = values[i.key] ?? "";
         if (!v) continue;
-        if (i.secret && !v.startsWith("${secret:")) {
-          const stored = await freeSecret(i.secret_name!, name);
-          await send("PUT", "v1/secrets/" + segment(stored), v);
-          v = "${secret:" + stored + "}";
-          setValues((all) => ({ ...all, [i.key]: v })); // a second try does not store it again
-        }
         given[i.key] = v;
+        if (i.secret && !v.startsWith("${secret:")) {
+          let free = i.secret_name!;
+          for (let n = 2; taken.has(free); n++) free = `${i.secret_name}_${n}`;
+          store[free] = v;
+          given[i.key] = "${secret:" + free + "}";
+        }
       }
       const plan = await json<Plan>("POST", "v1/registry/plan", {
-        name: e.name, version: e.version, registry: e.registry, way: w.id, server_name: name, values: given,
+        name: e.name, version: e.version, registry: e.registry, digest: e.digest, way: w.id, server_name: name, values: given,
       });
-      const r = await tool<{ connectionId: string }>(plan.tool, plan.arguments);
-      close();
-      go(["servers", r.connectionId]);
+      setPlanned({ plan, store });
     });
   };
+  const add = () =>
+    void task.run(async () => {
+      const { plan, store } = planned!;
+      try {
+        for (const [stored, v] of Object.entries(store)) await send("PUT", "v1/secrets/" + segment(stored), v);
+        const r = await tool<{ connectionId: string }>(plan.tool, plan.arguments);
+        close();
+        go(["servers", r.connectionId]);
+      } catch (failed) {
+        for (const s of await secrets()) {
+          if (s.name in store && s.used_by.length === 0) await send("DELETE", "v1/secrets/" + segment(s.name));
+        }
+        throw failed;
+      }
+    });
+  if (planned) {
+    return (
+      <>
+        <p>This is the call of {planned.plan.tool} that adds it:</p>
+        <pre class="output" tabIndex={0}>
+          {text.lines(JSON.stringify(planned.plan.arguments, null, 2))}
+        </pre>
+        {planned.plan.notes?.map((n) => (
+          <p key={n} class="quiet">
+            {text.name(n)}
+          </p>
+        ))}
+        {task.busy && <p role="status">It is added, which may take minutes. A question about it may wait for you under Now.</p>}
+        <Trouble of={task.failed} />
+        <div class="row end">
+          <button type="button" onClick={() => setPlanned(null)} disabled={task.busy}>
+            Back
+          </button>
+          <button type="button" class="primary" onClick={add} disabled={task.busy}>
+            Add it
+          </button>
+        </div>
+      </>
+    );
+  }
   return (
-    <form onSubmit={add}>
+    <form onSubmit={show}>
       <p>{w.url ? "It is reached at:" : "This package is installed in your home session, and its program runs there:"}</p>
       <pre class="output" tabIndex={0}>
         {text.lines(w.url || `${w.kind} ${w.identifier} ${w.version}` + (w.sha256 ? `\nSHA-256 ${w.sha256}` : ""))}
       </pre>
-      {w.notes?.map((n) => (
-        <p key={n} class="quiet">
-          {text.name(n)}
-        </p>
-      ))}
+      {w.fixed && (
+        <>
+          <p>The entry itself sets:</p>
+          <pre class="output" tabIndex={0}>
+            {text.lines(w.fixed.map((f) => `${f.place} ${f.name ?? ""} ${f.value ?? ""}`).join("\n"))}
+          </pre>
+        </>
+      )}
       <div class="field">
         <label for="registry-name">Name here</label>
         <input id="registry-name" required autocomplete="off" value={name} onInput={(e) => setName(e.currentTarget.value)} />
@@ -263,14 +309,13 @@ function Form({ entry: e, way: w, close, back }: { entry: Entry; way: Way; close
         <Value key={i.key} id={"registry-value-" + n} input={i} value={values[i.key] ?? ""}
           set={(v) => setValues({ ...values, [i.key]: v })} />
       ))}
-      {task.busy && <p role="status">It is added, which may take minutes. A question about it may wait for you under Now.</p>}
       <Trouble of={task.failed} />
       <div class="row end">
         <button type="button" onClick={back} disabled={task.busy}>
           Back
         </button>
         <button class="primary" disabled={task.busy}>
-          Add it
+          Show the call
         </button>
       </div>
     </form>
