@@ -48,7 +48,7 @@ func testUsage(t *testing.T, dir string) {
 	if got := read("", 100); len(got) != 3 || got[usage.Key{Day: 100, Owner: "user:ann"}] != want {
 		t.Errorf("all have %+v", got)
 	}
-	for i := range maxUsageSessions + 20 {
+	for i := range usage.MaxSessions + 20 {
 		add(usage.Key{Day: 102, Owner: "user:bob", Session: fmt.Sprint("s", i)}, usage.Used{Calls: 1})
 	}
 	got = read("user:bob", 102)
@@ -56,7 +56,7 @@ func testUsage(t *testing.T, dir string) {
 	for _, u := range got {
 		calls += u.Calls
 	}
-	if len(got) > maxUsageSessions+1 || calls != maxUsageSessions+20 {
+	if len(got) > usage.MaxSessions+1 || calls != usage.MaxSessions+20 {
 		t.Errorf("bob has %d rows with %d calls", len(got), calls)
 	}
 	if err := db.RemoveUsage(t.Context(), 101); err != nil {
