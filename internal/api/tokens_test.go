@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/hub"
 	"sandlot/internal/policy"
+	"sandlot/internal/session/usage"
 )
 
 // tokenWith issues a token of a user, with a scope and roles, which ends.
@@ -373,10 +375,30 @@ func TestPolicyCheck(t *testing.T) {
 	}
 }
 
+// unstored is a usage.HistoryStore that stores nothing: what is read is what waits.
+type unstored struct{}
+
+func (unstored) AddUsage(context.Context, map[usage.Key]usage.Used, map[string]time.Duration) error { return nil }
+func (unstored) Usage(context.Context, string, int64) (map[usage.Key]usage.Used, error) {
+	return map[usage.Key]usage.Used{}, nil
+}
+func (unstored) RemoveUsage(context.Context, int64) error                     { return nil }
+func (unstored) CountedCPU(context.Context) (map[string]time.Duration, error) { return nil, nil }
+
 // Everybody reads their own usage, and operators everybody's.
 func TestUsage(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	ann, bob := e.token("ann"), e.token("bob")
+	const invented = "62l7d54sk2mbrglvt7ii5ftyzc"
+	do(e.Handler(), "DELETE", "/v1/sessions/"+invented, "", "Authorization", ann)
+	id, _ := do(e.Handler(), "POST", "/v1/sessions", `{}`, "Authorization", ann).json()["session_id"].(string)
+	do(e.Handler(), "DELETE", "/v1/sessions/"+id, "", "Authorization", bob)
+	for who, n := range map[string]int{ann: 1, bob: 0} {
+		rows := do(e.Handler(), "GET", "/v1/usage", "", "Authorization", who).body
+		if strings.Contains(rows, invented) || strings.Count(rows, id) != n || !strings.Contains(rows, `"calls":`) {
+			t.Errorf("calls are counted for the sessions %s", rows)
+		}
+	}
 	tok, eve := e.tokenWith(auth.NewToken{User: "eve", Roles: []auth.Role{auth.Operator}})
 	for _, c := range []struct {
 		who, path string
