@@ -1,7 +1,9 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/hub"
 	"sandlot/internal/policy"
+	"sandlot/internal/session/usage"
 )
 
 // tokenWith issues a token of a user, with a scope and roles, which ends.
@@ -118,6 +121,123 @@ func TestOwnTokens(t *testing.T) {
 }
 
 const maxOwnTokens = 100
+
+// The last token of a server is an operator's to revoke: without any, a server on loopback needs none.
+func TestLastToken(t *testing.T) {
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
+	tok, ann := e.tokenWith(auth.NewToken{User: "ann"})
+	as := func(method, path, body string) answer {
+		return do(e.Handler(), method, path, body, "Authorization", ann)
+	}
+	child := as("POST", "/v1/tokens", `{}`)
+	if child.json()["made_by"] != tok.ID {
+		t.Errorf("the new token: %s", child.body)
+	}
+	isProblem(t, as("DELETE", "/v1/tokens/"+tok.ID, ""), 403, "FORBIDDEN") // its child ends with it
+	if a := as("DELETE", "/v1/tokens/"+child.json()["id"].(string), ""); a.StatusCode != 204 {
+		t.Errorf("another token: %d %s", a.StatusCode, a.body)
+	}
+	isProblem(t, as("DELETE", "/v1/tokens/"+tok.ID, ""), 403, "FORBIDDEN")
+	if a := do(e.Handler(), "GET", "/v1/sessions", ""); a.StatusCode != 401 {
+		t.Errorf("without a token: %d", a.StatusCode)
+	}
+	_, eve := e.tokenWith(auth.NewToken{User: "eve", Roles: []auth.Role{auth.Operator}})
+	if a := as("DELETE", "/v1/tokens/"+tok.ID, ""); a.StatusCode != 204 {
+		t.Errorf("beside a token of another: %d %s", a.StatusCode, a.body)
+	}
+	all, _ := e.tokens.Tokens(t.Context())
+	if a := do(e.Handler(), "DELETE", "/v1/tokens/"+all[0].ID, "", "Authorization", eve); a.StatusCode != 204 ||
+		len(all) != 1 {
+		t.Errorf("an operator: %d %s", a.StatusCode, a.body)
+	}
+}
+
+// What a user has made with a token ends with it, and what an operator has made for others does not. Expired tokens do
+// not count among a user's, and go when one is made.
+func TestTokensThatTokensMake(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
+	tok, eve := e.tokenWith(auth.NewToken{User: "eve", Roles: []auth.Role{auth.Operator}})
+	_, ann := e.tokenWith(auth.NewToken{User: "ann"})
+	as := func(token, method, path, body string) answer {
+		t.Helper()
+		a := do(e.Handler(), method, path, body, "Authorization", token)
+		if a.StatusCode >= 300 {
+			t.Errorf("%s %s: %d %s", method, path, a.StatusCode, a.body)
+		}
+		return a
+	}
+	child := "Bearer " + as(eve, "POST", "/v1/tokens", `{}`).json()["token"].(string)
+	grandchild := "Bearer " + as(child, "POST", "/v1/tokens", `{}`).json()["token"].(string)
+	zoe := "Bearer " + as(eve, "POST", "/v1/tokens", `{"user": "zoe"}`).json()["token"].(string)
+	as(eve, "DELETE", "/v1/tokens/"+tok.ID, "")
+	for token, status := range map[string]int{child: 401, grandchild: 401, zoe: 200, ann: 200} {
+		if a := do(e.Handler(), "GET", "/v1/sessions", "", "Authorization", token); a.StatusCode != status {
+			t.Errorf("after the revocation: %d, want %d", a.StatusCode, status)
+		}
+	}
+	ended := time.Now().Add(-time.Hour)
+	for i := range maxOwnTokens {
+		_ = e.tokens.AddToken(t.Context(), auth.Token{ID: fmt.Sprint("tok_", i), Owner: "user:ann", Expires: &ended})
+	}
+	as(ann, "POST", "/v1/tokens", `{}`)
+	if all, _ := e.tokens.Tokens(t.Context()); len(all) != 3 {
+		t.Errorf("%d tokens are left", len(all))
+	}
+}
+
+// A token cannot make one that rules about the token's roles do not bind.
+func TestNoTokenEvadesRules(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true}, func(c *hub.Config) {
+		c.Rules = rulesOf(t, "deny role:logs code.execute", "ask service file.read", "allow role:metrics file.write")
+	})
+	_, ann := e.tokenWith(auth.NewToken{User: "ann", Roles: []auth.Role{auth.Logs, auth.Metrics}})
+	_, ci := e.tokenWith(auth.NewToken{User: "ci", Service: true, Roles: []auth.Role{auth.Operator}})
+	for _, c := range []struct {
+		token, body string
+		status      int
+	}{{ann, `{}`, 403}, {ann, `{"roles": ["metrics"]}`, 403}, {ann, `{"roles": ["logs"]}`, 201},
+		{ann, `{"scope": ["file.*"]}`, 201}, {ci, `{}`, 403}, {ci, `{"roles": ["operator"]}`, 201}, {ci, `{"user": "bob"}`, 201}} {
+		a := do(e.Handler(), "POST", "/v1/tokens", c.body, "Authorization", c.token)
+		if a.StatusCode != c.status {
+			t.Errorf("%s: %d %s, want %d", c.body, a.StatusCode, a.body, c.status)
+		}
+		if c.token == ci && a.StatusCode == 201 && (a.json()["service"] == true) != strings.Contains(c.body, "operator") {
+			t.Errorf("of a service, %s: %s", c.body, a.body)
+		}
+	}
+}
+
+// What would happen to another is what happens with the other's tokens.
+func TestPolicyCheckOfTokens(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true}, func(c *hub.Config) {
+		c.Rules = rulesOf(t, "deny service shell.execute", "deny role:logs file.read", "deny user code.execute")
+	})
+	_, eve := e.tokenWith(auth.NewToken{User: "eve", Roles: []auth.Role{auth.Operator}})
+	e.tokenWith(auth.NewToken{User: "ci", Service: true})
+	e.tokenWith(auth.NewToken{User: "bob"})
+	logs, _ := e.tokenWith(auth.NewToken{User: "bob", Roles: []auth.Role{auth.Logs}, Scope: "file.*"})
+	for _, c := range []struct{ body, effect string }{
+		{`{"principal": "ci", "operation": "shell.execute"}`, "deny"},
+		{`{"principal": "ci", "operation": "code.execute"}`, "allow"},
+		{`{"principal": "ci", "operation": "file.read", "roles": ["logs"]}`, "deny"},
+		{`{"principal": "bob", "operation": "file.read", "token_id": "` + logs.ID + `"}`, "deny"},
+		{`{"principal": "bob", "operation": "session.list", "token_id": "` + logs.ID + `"}`, "deny"}, // by its scope
+		{`{"principal": "nobody", "operation": "shell.execute"}`, "allow"},
+		{`{"principal": "bob", "operation": "file.read"}`, ""}, // it depends on the token
+		{`{"principal": "ci", "operation": "file.read", "token_id": "` + logs.ID + `"}`, ""},
+	} {
+		a := do(e.Handler(), "POST", "/v1/policy/check", c.body, "Authorization", eve)
+		if effect, _ := a.json()["effect"].(string); effect != c.effect || (effect == "") != (a.StatusCode == 400) {
+			t.Errorf("%s: %d %s, want %q", c.body, a.StatusCode, a.body, c.effect)
+		}
+	}
+	for who, n := range map[string]int{"ci": 1, "bob": 2} {
+		a := do(e.Handler(), "GET", "/v1/policy?principal="+who, "", "Authorization", eve)
+		if strings.Count(a.body, `"effect"`) != n {
+			t.Errorf("the rules of %s: %s", who, a.body)
+		}
+	}
+}
 
 // A service makes tokens of the service alone, and the user of one makes none.
 func TestTokensOfServices(t *testing.T) {
@@ -255,10 +375,30 @@ func TestPolicyCheck(t *testing.T) {
 	}
 }
 
+// unstored is a usage.HistoryStore that stores nothing: what is read is what waits.
+type unstored struct{}
+
+func (unstored) AddUsage(context.Context, map[usage.Key]usage.Used, map[string]time.Duration) error { return nil }
+func (unstored) Usage(context.Context, string, int64) (map[usage.Key]usage.Used, error) {
+	return map[usage.Key]usage.Used{}, nil
+}
+func (unstored) RemoveUsage(context.Context, int64) error                     { return nil }
+func (unstored) CountedCPU(context.Context) (map[string]time.Duration, error) { return nil, nil }
+
 // Everybody reads their own usage, and operators everybody's.
 func TestUsage(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	ann, bob := e.token("ann"), e.token("bob")
+	const invented = "62l7d54sk2mbrglvt7ii5ftyzc"
+	do(e.Handler(), "DELETE", "/v1/sessions/"+invented, "", "Authorization", ann)
+	id, _ := do(e.Handler(), "POST", "/v1/sessions", `{}`, "Authorization", ann).json()["session_id"].(string)
+	do(e.Handler(), "DELETE", "/v1/sessions/"+id, "", "Authorization", bob)
+	for who, n := range map[string]int{ann: 1, bob: 0} {
+		rows := do(e.Handler(), "GET", "/v1/usage", "", "Authorization", who).body
+		if strings.Contains(rows, invented) || strings.Count(rows, id) != n || !strings.Contains(rows, `"calls":`) {
+			t.Errorf("calls are counted for the sessions %s", rows)
+		}
+	}
 	tok, eve := e.tokenWith(auth.NewToken{User: "eve", Roles: []auth.Role{auth.Operator}})
 	for _, c := range []struct {
 		who, path string

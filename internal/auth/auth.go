@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,7 @@ type Token struct {
 	Roles   Roles      `json:"roles,omitempty"`
 	Scope   Scope      `json:"scope,omitempty"`
 	ActsFor bool       `json:"acts_for,omitempty"`
+	MadeBy  string     `json:"made_by,omitempty"` // the id of the token with which it was made; empty: on the machine
 	Created time.Time  `json:"created"`
 	Expires *time.Time `json:"expires"`
 	Used    *time.Time `json:"last_used"` // at most useInterval too early; nil: never
@@ -44,6 +46,9 @@ func (t Token) principal() (Principal, bool) {
 }
 
 func (t Token) expired(now time.Time) bool { return t.Expires != nil && !now.Before(*t.Expires) }
+
+// Valid reports whether the token has not expired.
+func (t Token) Valid(now time.Time) bool { return !t.expired(now) }
 
 // Store stores tokens. The next call sees a token that another process has created or revoked.
 type Store interface {
@@ -184,6 +189,8 @@ type NewToken struct {
 	Expires time.Duration // 0: never
 	Roles   []Role
 	Scope   Scope // empty: all operations
+	// MadeBy is the id of the token with which it is made; empty: it is made without one.
+	MadeBy string
 }
 
 // check returns an error if no such token can be created.
@@ -222,7 +229,7 @@ func IssueToken(ctx context.Context, store Store, n NewToken) (Token, secret.Val
 	}
 	value, owner := secret.NewToken(), User(n.User, n.Service)
 	t := Token{ID: "tok_" + secret.ID()[:12], Owner: owner.ID, User: owner.Name, Service: owner.Service,
-		Roles: NewRoles(n.Roles...), Scope: n.Scope, ActsFor: n.ActsFor,
+		Roles: NewRoles(n.Roles...), Scope: n.Scope, ActsFor: n.ActsFor, MadeBy: n.MadeBy,
 		Created: time.Now().UTC().Truncate(time.Second), Hash: secret.Hash(value.Reveal())}
 	if n.Expires > 0 {
 		t.Expires = new(t.Created.Add(n.Expires))
@@ -231,6 +238,42 @@ func IssueToken(ctx context.Context, store Store, n NewToken) (Token, secret.Val
 		return Token{}, "", fmt.Errorf("storing the token: %w", err)
 	}
 	return t, value, nil
+}
+
+// RevokedWith returns the ids of the token with an id and of those that its user has made with it, directly or not. There
+// are none if the token does not exist.
+func RevokedWith(all []Token, id string) []string {
+	i := slices.IndexFunc(all, func(t Token) bool { return t.ID == id })
+	if i < 0 {
+		return nil
+	}
+	list, owner := []string{id}, all[i].Owner
+	for n := 0; n < len(list); n++ {
+		for _, t := range all {
+			if t.MadeBy == list[n] && t.Owner == owner && !slices.Contains(list, t.ID) {
+				list = append(list, t.ID)
+			}
+		}
+	}
+	return list
+}
+
+// Revoke removes a token, and those that its user has made with it. It returns ErrNoToken when there is none.
+func Revoke(ctx context.Context, s Store, id string) error {
+	all, err := s.Tokens(ctx)
+	if err != nil {
+		return err
+	}
+	list := RevokedWith(all, id)
+	if list == nil {
+		return ErrNoToken
+	}
+	for _, id := range slices.Backward(list) { // the token itself at the end: after an error it can be revoked again
+		if err := s.RemoveToken(ctx, id); err != nil && !errors.Is(err, ErrNoToken) {
+			return err
+		}
+	}
+	return nil
 }
 
 // IsToken reports whether an Authorization header has a token of this server, valid or not. It must not reach

@@ -420,6 +420,9 @@ func tokenDetails(t auth.Token) string {
 	if t.ActsFor {
 		text += "  acts for its users"
 	}
+	if t.MadeBy != "" {
+		text += "  made by " + t.MadeBy
+	}
 	return text
 }
 
@@ -427,7 +430,7 @@ func (p *program) tokenRevoke() *cobra.Command {
 	return &cobra.Command{Use: "revoke ID", Short: "Revoke a token by its id (see list)", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return p.tokens(c.Context(), func(db app.Database) error {
-				if err := db.RemoveToken(c.Context(), args[0]); err != nil {
+				if err := auth.Revoke(c.Context(), db, args[0]); err != nil {
 					return fmt.Errorf("%w: %s; see `sandlot token list`", err, args[0])
 				}
 				return nil

@@ -376,7 +376,11 @@ func (a *ActiveRequest) publish(outcome string, duration time.Duration) {
 		session = r.Resource.ID
 	}
 	if a.hub.Sessions != nil && outcome != event.Started && r.Operation != policy.PortVisit {
-		a.hub.Sessions.CountCall(r.Principal.ID, session)
+		counted := session
+		if a.session == "" && r.Resource.Owner != r.Principal.ID { // it may be invented
+			counted = ""
+		}
+		a.hub.Sessions.CountCall(r.Principal.ID, counted)
 	}
 	a.hub.Events.Publish(event.Event{Time: a.start.Add(duration), Kind: event.Call, Principal: r.Principal.ID,
 		Session: session, Operation: string(r.Operation), Name: r.Name, Outcome: outcome, Duration: duration,

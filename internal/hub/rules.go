@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
@@ -41,6 +42,12 @@ func otherPrincipal(name string) (auth.Principal, error) {
 	return auth.OnBehalfOf(id), nil
 }
 
+// withToken returns a principal with the rights of one of the principal's tokens.
+func withToken(p auth.Principal, t auth.Token) auth.Principal {
+	p.Service, p.Roles, p.Scope = t.Service, t.Roles, t.Scope
+	return p
+}
+
 // RuleList is the rules that are about a principal: the first one that matches decides.
 type RuleList struct {
 	Principal string    `json:"principal"`
@@ -56,16 +63,24 @@ type RuleRow struct {
 }
 
 // readRules returns the rules that are about a principal. What stands in a rule beside that is the operator's to know.
-func (h *Hub) readRules(_ context.Context, p auth.Principal, n RulesOwner) (RuleList, error) {
-	of := p
+func (h *Hub) readRules(ctx context.Context, p auth.Principal, n RulesOwner) (RuleList, error) {
+	of := []auth.Principal{p}
 	if ownerID(p, string(n)) != p.ID {
-		var err error
-		if of, err = otherPrincipal(string(n)); err != nil {
+		other, err := otherPrincipal(string(n))
+		if err != nil {
 			return RuleList{}, err
 		}
+		tokens, err := h.tokensOf(ctx, other.ID)
+		if err != nil {
+			return RuleList{}, err
+		}
+		of[0] = other
+		for i, t := range validTokens(tokens) {
+			of = append(of[:i], withToken(other, t))
+		}
 	}
-	list := RuleList{Principal: of.ID, Rules: []RuleRow{}}
-	for _, r := range h.Rules.Load().Concerning(of) {
+	list := RuleList{Principal: of[0].ID, Rules: []RuleRow{}}
+	for _, r := range h.Rules.Load().Concerning(of...) {
 		row := RuleRow{Effect: r.Effect.String(), Rule: r.Anonymous()}
 		if p.HasRole(auth.Operator) {
 			row.Rule, row.Place = r.Text, r.Place
@@ -79,7 +94,8 @@ func (h *Hub) readRules(_ context.Context, p auth.Principal, n RulesOwner) (Rule
 type PolicyCheck struct {
 	Principal string           `json:"principal,omitempty" jsonschema:"Whose request it would be; for operators. Default: yours."`
 	Service   bool             `json:"service,omitempty" jsonschema:"That principal has the token of a service."`
-	Roles     []auth.Role      `json:"roles,omitempty" jsonschema:"Roles of that principal's token."`
+	Roles     []auth.Role      `json:"roles,omitempty" jsonschema:"Roles of that principal's token. Default: as that principal's tokens."`
+	Token     string           `json:"token_id,omitempty" jsonschema:"The token of that principal whose roles and scope count."`
 	Operation policy.Operation `json:"operation" jsonschema:"Such as shell.execute or network.reach."`
 	Detail    string           `json:"detail,omitempty" jsonschema:"What rules compare: a command, a path, HOST:PORT, or SERVER TOOL."`
 	Session   string           `json:"session_id,omitempty" jsonschema:"The session whose network counts. Default: the settings."`
@@ -101,7 +117,7 @@ type PolicyVerdict struct {
 }
 
 // checkPolicy decides as the door does, with the rules in effect, and does nothing.
-func (h *Hub) checkPolicy(_ context.Context, p auth.Principal, c PolicyCheck) (PolicyVerdict, error) {
+func (h *Hub) checkPolicy(ctx context.Context, p auth.Principal, c PolicyCheck) (PolicyVerdict, error) {
 	of := p
 	other := ownerID(p, c.Principal) != p.ID
 	switch {
@@ -110,27 +126,59 @@ func (h *Hub) checkPolicy(_ context.Context, p auth.Principal, c PolicyCheck) (P
 			fault.DidYouMean(string(c.Operation), policy.Operations()))
 	case len(c.Detail) > policy.MaxDetail:
 		return PolicyVerdict{}, fault.Argument("detail", "detail has more than %d bytes", policy.MaxDetail)
-	case !other && (c.Service || len(c.Roles) > 0):
-		return PolicyVerdict{}, fault.Argument("roles", "service and roles are for another principal: your token says "+
-			"which are yours")
+	case !other && (c.Service || len(c.Roles) > 0 || c.Token != ""):
+		return PolicyVerdict{}, fault.Argument("roles", "service, roles and token_id are for another principal: your "+
+			"token says which are yours")
 	case other:
 		var err error
-		if of, err = otherPrincipal(c.Principal); err != nil {
+		if of, err = h.askedPrincipal(ctx, c); err != nil {
 			return PolicyVerdict{}, err
 		}
-		of.Service = c.Service
-		for _, name := range c.Roles {
-			if _, err := auth.ParseRole(string(name)); err != nil {
-				return PolicyVerdict{}, err
-			}
-		}
-		of.Roles = auth.NewRoles(c.Roles...)
 	}
 	v, err := h.verdict(of, c, p.HasRole(auth.Operator))
 	if err == nil && !p.HasRole(auth.Operator) {
 		v.Place = "" // what stands in a rule is the operator's to know
 	}
 	return v, err
+}
+
+// askedPrincipal returns the other principal of a question, with the service and the roles that it names, or else with
+// those of the principal's tokens.
+func (h *Hub) askedPrincipal(ctx context.Context, c PolicyCheck) (auth.Principal, error) {
+	of, err := otherPrincipal(c.Principal)
+	if err != nil {
+		return of, err
+	}
+	if c.Token == "" && (c.Service || len(c.Roles) > 0) {
+		for _, name := range c.Roles {
+			if _, err := auth.ParseRole(string(name)); err != nil {
+				return of, err
+			}
+		}
+		of.Service, of.Roles = c.Service, auth.NewRoles(c.Roles...)
+		return of, nil
+	}
+	all, err := h.tokensOf(ctx, of.ID)
+	if err != nil {
+		return of, err
+	}
+	var ids []string
+	same := true
+	for i, t := range validTokens(all) {
+		if t.ID == c.Token {
+			return withToken(of, t), nil
+		}
+		same = same && (i == 0 || t.Service == of.Service && t.Roles == of.Roles)
+		of.Service, of.Roles, ids = t.Service, t.Roles, append(ids, t.ID)
+	}
+	switch {
+	case c.Token != "":
+		return of, fault.Argument("token_id", "%s has no such token", of.Name)
+	case !same:
+		return of, fault.Argument("token_id", "the tokens of %s have different roles: name one of %s", of.Name,
+			strings.Join(ids, ", "))
+	}
+	return of, nil
 }
 
 // verdict returns what the door decides about a request of a principal. Without whole, its rule names nobody.

@@ -87,23 +87,16 @@ func (h *Hub) createToken(ctx context.Context, p auth.Principal, in NewToken) (M
 			fault.Clip(ownerID(p, in.User))).
 			Advise("The operator makes tokens on the server's machine: sandlot token create --user NAME")
 	}
-	n := auth.NewToken{User: owner.Name, Service: in.Service, ActsFor: in.ActsFor, Roles: in.Roles}
-	if !p.HasRole(auth.Operator) {
-		if (in.Service && !p.Service) || in.ActsFor {
-			return MadeToken{}, fault.New(fault.Forbidden, "only an operator makes tokens of services")
-		}
-		n.Service = p.Service
-	}
-	for _, r := range in.Roles {
-		if _, err := auth.ParseRole(string(r)); err != nil {
-			return MadeToken{}, err
-		}
-		if err := p.Require(r, "make a token with the role "+string(r)); err != nil {
-			return MadeToken{}, err
-		}
+	n := auth.NewToken{User: owner.Name, Service: in.Service || p.Service && owner.ID == p.ID, ActsFor: in.ActsFor,
+		Roles: in.Roles, MadeBy: p.Token}
+	if ((in.Service && !p.Service) || in.ActsFor) && !p.HasRole(auth.Operator) {
+		return MadeToken{}, fault.New(fault.Forbidden, "only an operator makes tokens of services")
 	}
 	var err error
 	if n.Scope, err = scopeWithin(p, in.Scope); err != nil {
+		return MadeToken{}, err
+	}
+	if err := h.rolesWithin(p, owner.ID, n); err != nil {
 		return MadeToken{}, err
 	}
 	h.tokenMu.Lock()
@@ -115,17 +108,53 @@ func (h *Hub) createToken(ctx context.Context, p auth.Principal, in NewToken) (M
 	if err != nil {
 		return MadeToken{}, err
 	}
-	if len(has) >= maxTokens && !p.HasRole(auth.Operator) {
-		return MadeToken{}, fault.Limit("tokens", len(has), maxTokens, "you have %d tokens, and %d are allowed: revoke "+
-			"one first", len(has), maxTokens)
+	if valid := len(validTokens(has)); valid >= maxTokens && !p.HasRole(auth.Operator) {
+		return MadeToken{}, fault.Limit("tokens", valid, maxTokens, "you have %d tokens, and %d are allowed: revoke "+
+			"one first", valid, maxTokens)
 	}
 	t, value, err := auth.IssueToken(ctx, h.Tokens, n)
 	if err != nil {
 		return MadeToken{}, err
 	}
-	h.Log.InfoContext(ctx, "a token was made", "token", t.ID, "principal", t.Owner, "by", p.ID, "roles", t.Roles.String(),
-		"scope", string(t.Scope))
+	h.Log.InfoContext(ctx, "a token was made", "token", t.ID, "principal", t.Owner, "by", p.ID, "made_by", t.MadeBy,
+		"roles", t.Roles.String(), "scope", string(t.Scope))
+	for _, old := range has { // after the new one is there: without any token, a server on loopback needs none
+		if !old.Valid(time.Now()) {
+			if err := h.Tokens.RemoveToken(ctx, old.ID); err != nil && !errors.Is(err, auth.ErrNoToken) {
+				h.Log.WarnContext(ctx, "could not remove an expired token", "token", old.ID, "error", err)
+			}
+		}
+	}
 	return MadeToken{t, value.Reveal()}, nil
+}
+
+// validTokens returns the tokens that have not expired.
+func validTokens(all []auth.Token) []auth.Token {
+	now := time.Now()
+	return slices.DeleteFunc(slices.Clone(all), func(t auth.Token) bool { return !t.Valid(now) })
+}
+
+// rolesWithin returns a fault if a principal may not make a token: it has a role that the principal's own one does not
+// have, or it would escape a rule about the principal's own roles.
+func (h *Hub) rolesWithin(p auth.Principal, owner string, n auth.NewToken) error {
+	for _, r := range n.Roles {
+		if _, err := auth.ParseRole(string(r)); err != nil {
+			return err
+		}
+		if err := p.Require(r, "make a token with the role "+string(r)); err != nil {
+			return err
+		}
+	}
+	if owner != p.ID {
+		return nil
+	}
+	child := p
+	child.Service, child.Roles, child.Scope = n.Service, auth.NewRoles(n.Roles...), n.Scope
+	if r := h.Rules.Load().Evaded(p, child); r != nil {
+		return fault.New(fault.Forbidden, "a rule about a role of your token asks or denies: a token that you make has to "+
+			"have the role, too, or a scope without what the rule is about (%s)", r.Anonymous())
+	}
+	return nil
 }
 
 // scopeWithin returns the scope of a new token: as wanted, or else that of the principal's own token. It never has an
@@ -209,11 +238,23 @@ func (id TokenID) resource(h *Hub, _ auth.Principal) policy.Resource {
 	return r
 }
 
+// revokeToken revokes a token, and what its user has made with it. Only operators revoke the last one: without any token,
+// a server on loopback needs none.
 func (h *Hub) revokeToken(ctx context.Context, p auth.Principal, id TokenID) (None, error) {
-	err := auth.ErrNoToken
-	if h.Tokens != nil {
-		err = h.Tokens.RemoveToken(ctx, string(id))
+	if h.Tokens == nil {
+		return None{}, fault.New(fault.NotFound, "there is no such token")
 	}
+	h.tokenMu.Lock()
+	defer h.tokenMu.Unlock()
+	all, err := h.Tokens.Tokens(ctx)
+	if err != nil {
+		return None{}, err
+	}
+	if n := len(auth.RevokedWith(all, string(id))); n > 0 && n == len(all) && !p.HasRole(auth.Operator) {
+		return None{}, fault.New(fault.Forbidden, "this server would have no token left: only an operator revokes the last").
+			Advise("On the server's machine: sandlot token revoke " + string(id))
+	}
+	err = auth.Revoke(ctx, h.Tokens, string(id))
 	if errors.Is(err, auth.ErrNoToken) {
 		return None{}, fault.New(fault.NotFound, "there is no such token")
 	}

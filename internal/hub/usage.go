@@ -39,7 +39,7 @@ type Usage struct {
 type UsageRow struct {
 	Day       string `json:"day" jsonschema:"In UTC, such as 2026-11-30."`
 	Principal string `json:"principal"`
-	// Session is missing in the rows of all users.
+	// Session is missing in the rows of all users, and users of services are counted as the service.
 	Session  string  `json:"session_id,omitempty" jsonschema:"Missing: of no session, or of all sessions beyond 200."`
 	CPU      float64 `json:"cpu_seconds"`
 	Memory   int64   `json:"memory_bytes" jsonschema:"The most that a sandbox had."`

@@ -39,14 +39,33 @@ func (r *Rule) Anonymous() string {
 }
 
 // Concerning returns the rules that are about a principal, in their order: the first one that matches decides.
-func (s *Rules) Concerning(p auth.Principal) (list []*Rule) {
+// With several principals, such as a user with different tokens, they are about one at least.
+func (s *Rules) Concerning(all ...auth.Principal) (list []*Rule) {
 	if s == nil {
 		return nil
 	}
 	for _, r := range s.list {
-		if slices.ContainsFunc(r.operations(), func(o Operation) bool { return !o.ofNobody() && r.who(p, o) }) {
+		if slices.ContainsFunc(r.operations(), func(o Operation) bool {
+			return !o.ofNobody() && slices.ContainsFunc(all, func(p auth.Principal) bool { return r.who(p, o) })
+		}) {
 			list = append(list, r)
 		}
 	}
 	return list
+}
+
+// Evaded returns a rule that asks about or denies what the principal to may do, and that is about the principal from but
+// not about to; nil: there is none.
+func (s *Rules) Evaded(from, to auth.Principal) *Rule {
+	if s == nil {
+		return nil
+	}
+	for _, r := range s.list {
+		if r.Effect != Allow && slices.ContainsFunc(r.operations(), func(o Operation) bool {
+			return r.who(from, o) && !r.who(to, o) && Decide(Question{Principal: to, Operation: o}).Effect == Allow
+		}) {
+			return r
+		}
+	}
+	return nil
 }

@@ -311,9 +311,12 @@ func (s *Sessions) endOwned(ctx context.Context, p auth.Principal, id string, e 
 	return true, s.endSession(context.WithoutCancel(ctx), session, e)
 }
 
+// closeTimeout is how long Close waits for sandboxes to say what they use, and for the store to take what they have used.
+const closeTimeout = 2 * time.Second
+
 // Close detaches all sandboxes. They live on for the next server.
 func (s *Sessions) Close(ctx context.Context) {
-	s.sampleAll(ctx)
+	s.sampleAll(ctx, closeTimeout)
 	for _, session := range s.all() {
 		if booted := session.current().booted; booted != nil {
 			session.persistUse()
@@ -321,6 +324,8 @@ func (s *Sessions) Close(ctx context.Context) {
 		}
 	}
 	s.storeCounts(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
 	s.storeHistory(ctx)
 }
 

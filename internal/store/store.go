@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -103,8 +105,13 @@ func (s *DB) prepare(ctx context.Context) (err error) {
 // scanner is a row of a result: sql.Row or sql.Rows.
 type scanner interface{ Scan(...any) error }
 
+// querier is the database or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
 // queryAll returns the results of scan for the rows of a query.
-func queryAll[T any](ctx context.Context, db *sql.DB, scan func(scanner) (T, error), query string, args ...any) ([]T,
+func queryAll[T any](ctx context.Context, db querier, scan func(scanner) (T, error), query string, args ...any) ([]T,
 	error) {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -161,21 +168,21 @@ func (s *DB) AddToken(ctx context.Context, t auth.Token) error {
 	if t.Expires != nil {
 		expires = t.Expires.Unix()
 	}
-	_, err := s.db.ExecContext(ctx, `INSERT INTO tokens (`+tokenColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,NULL)`,
-		t.ID, t.Hash, t.Owner, t.User, t.Service, t.Roles.String(), string(t.Scope), t.ActsFor, t.Created.Unix(),
-		expires)
+	_, err := s.db.ExecContext(ctx, `INSERT INTO tokens (`+tokenColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,NULL)`,
+		t.ID, t.Hash, t.Owner, t.User, t.Service, t.Roles.String(), string(t.Scope), t.ActsFor, t.MadeBy,
+		t.Created.Unix(), expires)
 	return err
 }
 
-const tokenColumns = `id, hash, principal, "user", service, roles, scope, acts_for, created, expires, used`
+const tokenColumns = `id, hash, principal, "user", service, roles, scope, acts_for, made_by, created, expires, used`
 
 func scanToken(row scanner) (auth.Token, error) {
 	var t auth.Token
 	var created int64
 	var expires, used sql.NullInt64
 	var roles string
-	if err := row.Scan(&t.ID, &t.Hash, &t.Owner, &t.User, &t.Service, &roles, &t.Scope, &t.ActsFor, &created, &expires,
-		&used); err != nil {
+	if err := row.Scan(&t.ID, &t.Hash, &t.Owner, &t.User, &t.Service, &roles, &t.Scope, &t.ActsFor, &t.MadeBy, &created,
+		&expires, &used); err != nil {
 		return t, err
 	}
 	t.Roles = auth.ParseRoles(roles)
@@ -212,8 +219,8 @@ func (s *DB) PutTokenUses(ctx context.Context, uses map[string]time.Time) error 
 		return err
 	}
 	defer tx.Rollback()
-	for id, used := range uses {
-		if _, err := tx.ExecContext(ctx, `UPDATE tokens SET used = ? WHERE id = ?`, used.Unix(), id); err != nil {
+	for _, id := range slices.Sorted(maps.Keys(uses)) {
+		if _, err := tx.ExecContext(ctx, `UPDATE tokens SET used = ? WHERE id = ?`, uses[id].Unix(), id); err != nil {
 			return err
 		}
 	}
@@ -315,18 +322,23 @@ func (s *DB) PutCounts(ctx context.Context, c session.Counts) error {
 		return err
 	}
 	defer tx.Rollback()
-	for id, t := range c.Traffic {
-		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sent = ?, received = ? WHERE id = ?`, int64(t.Up),
-			int64(t.Down), id); err != nil {
-			return err
+	ids := slices.Concat(slices.Collect(maps.Keys(c.Traffic)), slices.Collect(maps.Keys(c.DiskBytes)))
+	slices.Sort(ids) // rows are always locked in this order, so that transactions do not wait for each other
+	for _, id := range slices.Compact(ids) {
+		if t, ok := c.Traffic[id]; ok {
+			if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sent = ?, received = ? WHERE id = ?`, int64(t.Up),
+				int64(t.Down), id); err != nil {
+				return err
+			}
+		}
+		if size, ok := c.DiskBytes[id]; ok {
+			if _, err := tx.ExecContext(ctx, `UPDATE sessions SET disk = ? WHERE id = ?`, size, id); err != nil {
+				return err
+			}
 		}
 	}
-	for id, size := range c.DiskBytes {
-		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET disk = ? WHERE id = ?`, size, id); err != nil {
-			return err
-		}
-	}
-	for owner, d := range c.Days {
+	for _, owner := range slices.Sorted(maps.Keys(c.Days)) {
+		d := c.Days[owner]
 		if _, err := tx.ExecContext(ctx, `INSERT INTO traffic (owner, day, sent, received) VALUES (?,?,?,?)
 			ON CONFLICT (owner) DO UPDATE SET day=excluded.day, sent=excluded.sent, received=excluded.received`,
 			owner, d.Number, int64(d.Up), int64(d.Down)); err != nil {

@@ -1,8 +1,11 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"maps"
+	"slices"
 	"time"
 
 	"sandlot/internal/session/usage"
@@ -10,23 +13,25 @@ import (
 
 var _ usage.HistoryStore = (*DB)(nil)
 
-// maxUsageSessions is how many sessions of a principal have rows of their own on one day.
-const maxUsageSessions = 200
-
-// AddUsage implements usage.HistoryStore.
+// AddUsage implements usage.HistoryStore. It always locks rows in one order, so that transactions do not wait for each
+// other.
 func (s *DB) AddUsage(ctx context.Context, used map[usage.Key]usage.Used, seen map[string]time.Duration) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback()
-	for k, u := range used {
-		if err := addUsage(ctx, tx, k, u); err != nil {
+	placed, err := placedUsage(ctx, tx, used)
+	if err != nil {
+		return err
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(placed), compareKeys) {
+		if err := addUsage(ctx, tx, k, placed[k]); err != nil {
 			return err
 		}
 	}
-	for id, cpu := range seen {
-		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET cpu_seen = ? WHERE id = ?`, cpu.Milliseconds(),
+	for _, id := range slices.Sorted(maps.Keys(seen)) {
+		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET cpu_seen = ? WHERE id = ?`, seen[id].Milliseconds(),
 			id); err != nil {
 			return err
 		}
@@ -34,25 +39,37 @@ func (s *DB) AddUsage(ctx context.Context, used map[usage.Key]usage.Used, seen m
 	return tx.Commit()
 }
 
-// addUsage adds to one row. The sessions of a principal and a day beyond maxUsageSessions have one row together.
+func compareKeys(a, b usage.Key) int {
+	return cmp.Or(cmp.Compare(a.Day, b.Day), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Session, b.Session))
+}
+
+// placedUsage returns what was used by the keys of rows, which are bounded for each day.
+func placedUsage(ctx context.Context, tx *sql.Tx, used map[usage.Key]usage.Used) (map[usage.Key]usage.Used, error) {
+	placed, days := map[usage.Key]usage.Used{}, map[int64]*usage.Keys{}
+	for k, u := range used {
+		keys := days[k.Day]
+		if keys == nil {
+			keys = &usage.Keys{}
+			days[k.Day] = keys
+			if _, err := queryAll(ctx, tx, func(row scanner) (none struct{}, err error) {
+				k := usage.Key{Day: k.Day}
+				if err = row.Scan(&k.Owner, &k.Session); err == nil {
+					keys.Add(k)
+				}
+				return none, err
+			}, `SELECT owner, session FROM usage_days WHERE day = ?`, k.Day); err != nil {
+				return nil, err
+			}
+		}
+		k = keys.Place(k)
+		placed[k] = placed[k].Plus(u)
+	}
+	return placed, nil
+}
+
+// addUsage adds to one row.
 func addUsage(ctx context.Context, tx *sql.Tx, k usage.Key, u usage.Used) error {
-	var has bool
-	err := tx.QueryRowContext(ctx, `SELECT COUNT(*) > 0 FROM usage_days WHERE day = ? AND owner = ? AND session = ?`,
-		k.Day, k.Owner, k.Session).Scan(&has)
-	if err != nil {
-		return err
-	}
-	if !has {
-		var rows int
-		if err := tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM usage_days WHERE day = ? AND owner = ?`, k.Day,
-			k.Owner).Scan(&rows); err != nil {
-			return err
-		}
-		if rows >= maxUsageSessions {
-			k.Session = ""
-		}
-	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO usage_days (day, owner, session, cpu_ms, memory, disk, sent, received, calls)
+	_, err := tx.ExecContext(ctx, `INSERT INTO usage_days (day, owner, session, cpu_ms, memory, disk, sent, received, calls)
 		VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT (day, owner, session) DO UPDATE SET
 		cpu_ms = usage_days.cpu_ms + excluded.cpu_ms, sent = usage_days.sent + excluded.sent,
 		memory = CASE WHEN excluded.memory > usage_days.memory THEN excluded.memory ELSE usage_days.memory END,
@@ -76,16 +93,21 @@ func (s *DB) Usage(ctx context.Context, owner string, since int64) (map[usage.Ke
 		query, args = `SELECT day, owner, '', SUM(cpu_ms), MAX(memory), MAX(disk), SUM(sent), SUM(received), SUM(calls)
 			FROM usage_days WHERE day >= ? GROUP BY day, owner`, []any{since}
 	}
-	rows, err := queryAll(ctx, s.db, func(row scanner) (r usageRow, err error) {
+	all := map[usage.Key]usage.Used{}
+	_, err := queryAll(ctx, s.db, func(row scanner) (none struct{}, err error) {
+		var r usageRow
 		var cpu int64
 		err = row.Scan(&r.Day, &r.Owner, &r.Session, &cpu, &r.Memory, &r.Disk, &r.Sent, &r.Received, &r.Calls)
 		r.CPU = time.Duration(cpu) * time.Millisecond
-		return r, err
+		switch {
+		case err != nil:
+		case owner == "":
+			usage.SumOfAll(all, r.Key, r.Used)
+		default:
+			all[r.Key] = r.Used
+		}
+		return none, err
 	}, query, args...)
-	all := map[usage.Key]usage.Used{}
-	for _, r := range rows {
-		all[r.Key] = r.Used
-	}
 	return all, err
 }
 

@@ -2,9 +2,12 @@ package store
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
+	"sandlot/internal/egress"
+	"sandlot/internal/session"
 	"sandlot/internal/session/usage"
 	"sandlot/internal/store/storetest"
 )
@@ -48,7 +51,7 @@ func testUsage(t *testing.T, dir string) {
 	if got := read("", 100); len(got) != 3 || got[usage.Key{Day: 100, Owner: "user:ann"}] != want {
 		t.Errorf("all have %+v", got)
 	}
-	for i := range maxUsageSessions + 20 {
+	for i := range usage.MaxSessions + 20 {
 		add(usage.Key{Day: 102, Owner: "user:bob", Session: fmt.Sprint("s", i)}, usage.Used{Calls: 1})
 	}
 	got = read("user:bob", 102)
@@ -56,8 +59,24 @@ func testUsage(t *testing.T, dir string) {
 	for _, u := range got {
 		calls += u.Calls
 	}
-	if len(got) > maxUsageSessions+1 || calls != maxUsageSessions+20 {
+	if len(got) > usage.MaxSessions+1 || calls != usage.MaxSessions+20 {
 		t.Errorf("bob has %d rows with %d calls", len(got), calls)
+	}
+	flood := map[usage.Key]usage.Used{}
+	for i := range 3 * usage.MaxOfService {
+		flood[usage.Key{Day: 99, Owner: fmt.Sprint("user:svc/", i), Session: "s"}] = usage.Used{Calls: 1}
+	}
+	if err := db.AddUsage(t.Context(), flood, nil); err != nil {
+		t.Fatal(err)
+	}
+	var rows int
+	if err := db.db.QueryRow(`SELECT COUNT(*) FROM usage_days WHERE day = 99`).Scan(&rows); err != nil ||
+		rows > 2*usage.MaxOfService+1 {
+		t.Errorf("the users of a service have %d rows, %v", rows, err)
+	}
+	service := usage.Key{Day: 99, Owner: "user:svc"}
+	if got := read("", 99); got[service].Calls != 3*usage.MaxOfService {
+		t.Errorf("the service has %+v in all", got[service])
 	}
 	if err := db.RemoveUsage(t.Context(), 101); err != nil {
 		t.Fatal(err)
@@ -74,4 +93,32 @@ func testUsage(t *testing.T, dir string) {
 	if seen, err := db.CountedCPU(t.Context()); err != nil || len(seen) != 1 || seen["s1"] != 7*time.Second {
 		t.Errorf("counted: %v, %v", seen, err)
 	}
+}
+
+func TestCountsAtOnce(t *testing.T) { storetest.Each(t, testCountsAtOnce) }
+
+// testCountsAtOnce: what stores counts of many sessions at the same time does not fail as a deadlock.
+func testCountsAtOnce(t *testing.T, dir string) {
+	db := open(t, dir)
+	c := session.Counts{Traffic: map[string]egress.Traffic{}, DiskBytes: map[string]int64{}}
+	seen := map[string]time.Duration{}
+	for i := range 30 {
+		id := fmt.Sprint("s", i)
+		put(t, db, sessionOf(id))
+		c.Traffic[id], c.DiskBytes[id], seen[id] = egress.Traffic{}, 1, time.Second
+	}
+	var work sync.WaitGroup
+	for range 20 {
+		work.Go(func() {
+			if err := db.PutCounts(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		})
+		work.Go(func() {
+			if err := db.AddUsage(t.Context(), nil, seen); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	work.Wait()
 }

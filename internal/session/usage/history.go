@@ -2,9 +2,10 @@ package usage
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"time"
+
+	"sandlot/internal/auth"
 )
 
 // KeptDays is how many days of usage are stored.
@@ -35,7 +36,7 @@ func (u Used) Plus(v Used) Used {
 type HistoryStore interface {
 	// AddUsage adds to what is stored, and stores of each session how much processor time of its sandbox is counted.
 	AddUsage(ctx context.Context, used map[Key]Used, seen map[string]time.Duration) error
-	// Usage returns the usage of a principal since a day; of all principals, without their sessions, if owner is empty.
+	// Usage returns the usage of a principal since a day; if owner is empty, that of all, which SumOfAll has summed up.
 	Usage(ctx context.Context, owner string, since int64) (map[Key]Used, error)
 	// RemoveUsage removes the usage of the days before one.
 	RemoveUsage(ctx context.Context, before int64) error
@@ -43,9 +44,64 @@ type HistoryStore interface {
 	CountedCPU(ctx context.Context) (map[string]time.Duration, error)
 }
 
-// maxPending is how many sessions' counts wait for the store; those of others are counted for their owners. The owners
-// are bounded by who has tokens.
-const maxPending = 10_000
+// How many keys a principal has for a day, and a service with its users, whom it may name at will. Beyond the first number
+// sessions are counted for their owner, and beyond twice the second one users for their service.
+const (
+	MaxSessions  = 200
+	MaxOfService = 1000
+)
+
+// service returns the service whose user an owner is, or else the owner.
+func service(owner string) string {
+	if of, isUser := auth.ServiceOf(owner); isUser {
+		return of
+	}
+	return owner
+}
+
+// ofAll returns the key among those of all principals, which have no sessions and no users of services.
+func (k Key) ofAll() Key { return Key{Day: k.Day, Owner: service(k.Owner)} }
+
+// SumOfAll adds what was used to a sum of all principals.
+func SumOfAll(sum map[Key]Used, k Key, u Used) {
+	k = k.ofAll()
+	sum[k] = sum[k].Plus(u)
+}
+
+// Keys are keys that are bounded in their number. The zero value has none.
+type Keys struct {
+	all map[Key]bool
+	of  map[Key]int // how many an owner has on a day; of a service, with those of its users
+}
+
+// Add adds a key.
+func (s *Keys) Add(k Key) {
+	if s.all[k] {
+		return
+	}
+	if s.all == nil {
+		s.all, s.of = map[Key]bool{}, map[Key]int{}
+	}
+	s.all[k] = true
+	s.of[Key{Day: k.Day, Owner: k.Owner}]++
+	if all := k.ofAll(); all.Owner != k.Owner {
+		s.of[all]++
+	}
+}
+
+// Place returns the key under which what belongs to a key is counted, and adds it.
+func (s *Keys) Place(k Key) Key {
+	all := k.ofAll()
+	isUser := all.Owner != k.Owner
+	if !s.all[k] && (s.of[Key{Day: k.Day, Owner: k.Owner}] >= MaxSessions || isUser && s.of[all] >= MaxOfService) {
+		k.Session = ""
+	}
+	if !s.all[k] && isUser && s.of[all] >= 2*MaxOfService {
+		k = all
+	}
+	s.Add(k)
+	return k
+}
 
 // History counts what sessions use by days. What is counted waits in memory until it is stored.
 type History struct {
@@ -53,6 +109,7 @@ type History struct {
 
 	mu      sync.Mutex
 	pending map[Key]Used
+	keys    Keys                     // of pending
 	seen    map[string]time.Duration // that changed
 	removed int64                    // the day up to which older ones are removed
 	storing sync.Mutex               // held while counts are stored, before mu
@@ -75,12 +132,7 @@ func (h *History) Add(k Key, u Used) {
 
 // add is Add for a caller that holds mu.
 func (h *History) add(k Key, u Used) {
-	if _, known := h.pending[k]; !known && len(h.pending) >= maxPending {
-		k.Session = ""
-		if _, known := h.pending[k]; !known && len(h.pending) >= 2*maxPending {
-			k.Owner, _, _ = strings.Cut(k.Owner, "/") // the service whose user it is: services name any number of users
-		}
-	}
+	k = h.keys.Place(k)
 	h.pending[k] = h.pending[k].Plus(u)
 }
 
@@ -111,7 +163,7 @@ func (h *History) Flush(ctx context.Context, today int64) error {
 	defer h.storing.Unlock()
 	h.mu.Lock()
 	used, seen, removed := h.pending, h.seen, h.removed
-	h.pending, h.seen = map[Key]Used{}, map[string]time.Duration{}
+	h.pending, h.keys, h.seen = map[Key]Used{}, Keys{}, map[string]time.Duration{}
 	h.mu.Unlock()
 	if len(used) > 0 || len(seen) > 0 {
 		if err := h.store.AddUsage(ctx, used, seen); err != nil {
@@ -140,8 +192,8 @@ func (h *History) Flush(ctx context.Context, today int64) error {
 	return nil
 }
 
-// Read returns the usage of a principal since a day, also what is not stored yet; of all principals, without their
-// sessions, if owner is empty.
+// Read returns the usage of a principal since a day, also what is not stored yet. If owner is empty, it is that of all
+// principals, without their sessions, and of services with their users.
 func (h *History) Read(ctx context.Context, owner string, since int64) (map[Key]Used, error) {
 	if h.store == nil {
 		return map[Key]Used{}, nil
@@ -159,7 +211,8 @@ func (h *History) Read(ctx context.Context, owner string, since int64) (map[Key]
 			continue
 		}
 		if owner == "" {
-			k.Session = ""
+			SumOfAll(all, k, u)
+			continue
 		}
 		all[k] = all[k].Plus(u)
 	}

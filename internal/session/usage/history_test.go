@@ -64,11 +64,23 @@ func TestHistory(t *testing.T) {
 	if b.all[k] != want || len(b.all) != 2 || b.removed != 7-KeptDays+1 {
 		t.Errorf("stored: %v, removed before %d", b.all, b.removed)
 	}
-	for i := range 3 * maxPending {
+	const many = 3 * MaxOfService
+	for i := range many {
 		h.Add(Key{Day: 8, Owner: fmt.Sprint("user:svc/", i), Session: "s"}, Used{Calls: 1})
+		h.Add(Key{Day: 8, Owner: "user:eve", Session: fmt.Sprint("s", i)}, Used{Calls: 1})
 	}
-	if len(h.pending) > 2*maxPending+1 {
+	if len(h.pending) > 2*MaxOfService+1+MaxSessions+1 {
 		t.Errorf("%d counts wait", len(h.pending))
+	}
+	others := []Key{{Day: 8, Owner: "user:bob", Session: "b"}, {Day: 8, Owner: "oidc:https://id.example/bob", Session: "b"}}
+	for _, k := range others {
+		if h.Add(k, Used{Calls: 1}); h.pending[k].Calls != 1 {
+			t.Errorf("what others do takes the room of %v", k)
+		}
+	}
+	if all, err := h.Read(t.Context(), "", 8); err != nil || all[Key{Day: 8, Owner: "user:svc"}].Calls != many ||
+		all[Key{Day: 8, Owner: others[1].Owner}].Calls != 1 {
+		t.Errorf("all have %v, %v", all, err)
 	}
 	if err := h.Flush(t.Context(), 8); err != nil {
 		t.Fatal(err)
@@ -77,7 +89,7 @@ func TestHistory(t *testing.T) {
 	for _, u := range b.all {
 		calls += u.Calls
 	}
-	if calls != 3*maxPending+3 {
+	if calls != 2*many+2+3 {
 		t.Errorf("%d calls are stored", calls)
 	}
 }

@@ -30,7 +30,7 @@ export default function Operator() {
     <>
       <Heading title="Operator" />
       <Users of={users.value} failed={users.failed} again={users.again} />
-      <RuleCheck users={users.value?.map((u) => u.principal) ?? []} />
+      <RuleCheck users={users.value ?? []} />
       <Answers all />
       <Templates />
       <Network />

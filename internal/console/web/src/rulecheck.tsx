@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import { json } from "./api";
 import { sessions, titleOf } from "./state";
 import * as text from "./text";
+import type { Token } from "./tokens";
 import { Trouble, useTask } from "./ui";
 
 interface Verdict {
@@ -36,11 +37,19 @@ const words: Record<string, [sign: string, tone: string, text: string]> = {
   deny: ["✕", "bad", "It would be refused."],
 };
 
-export function RuleCheck({ users }: { users?: string[] }) {
+interface User {
+  principal: string;
+  name: string;
+  tokens: Token[];
+}
+
+export function RuleCheck({ users }: { users?: User[] }) {
   const [operation, setOperation] = useState("network.reach");
   const [detail, setDetail] = useState("");
   const [session, setSession] = useState("");
   const [principal, setPrincipal] = useState("");
+  const [token, setToken] = useState("");
+  const tokens = users?.find((u) => [u.principal, u.name].includes(principal.trim()))?.tokens;
   const [verdict, setVerdict] = useState<Verdict | null>(null);
   const task = useTask();
   const check = (e: globalThis.Event) => {
@@ -50,6 +59,7 @@ export function RuleCheck({ users }: { users?: string[] }) {
       const q: Record<string, string> = { operation: operation.trim() };
       if (detail) q.detail = detail;
       if (principal) q.principal = principal.trim();
+      if (principal && token) q.token_id = token;
       if (session && !principal && q.operation === "network.reach") q.session_id = session;
       setVerdict(await json<Verdict>("POST", "v1/policy/check", q));
     });
@@ -64,12 +74,27 @@ export function RuleCheck({ users }: { users?: string[] }) {
           <span class="field">
             <label for="check-user">User</label>
             <input id="check-user" list="check-users" autocomplete="off" placeholder="me" value={principal}
-              onInput={(e) => setPrincipal(e.currentTarget.value)} />
+              onInput={(e) => (setPrincipal(e.currentTarget.value), setToken(""))} />
             <datalist id="check-users">
               {users.map((u) => (
-                <option key={u} value={u} />
+                <option key={u.principal} value={u.principal} />
               ))}
             </datalist>
+          </span>
+        )}
+        {!!tokens?.length && (
+          <span class="field">
+            <label for="check-token">With the rights of</label>
+            <select id="check-token" value={token} onChange={(e) => setToken(e.currentTarget.value)}>
+              <option value="">all tokens, if they have the same</option>
+              {tokens.map((t) => (
+                <option key={t.id} value={t.id}>
+                  {t.id}
+                  {t.service && ", a service"}
+                  {!!t.roles?.length && ", " + t.roles.map(text.name).join(", ")}
+                </option>
+              ))}
+            </select>
           </span>
         )}
         <span class="field">

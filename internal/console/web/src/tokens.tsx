@@ -1,7 +1,7 @@
 // Tokens: what each is for, a new one, and its end.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { json, segment } from "./api";
-import { me, now } from "./state";
+import { isOperator, me, now } from "./state";
 import * as text from "./text";
 import { Command, confirm, Dialog, Trouble, useTask } from "./ui";
 
@@ -16,6 +16,7 @@ export interface Token {
   expires: string | null;
   last_used: string | null;
   current?: boolean;
+  made_by?: string;
 }
 
 export function Tokens({ of, again, named }: { of: Token[]; again: () => void; named?: boolean }) {
@@ -25,7 +26,8 @@ export function Tokens({ of, again, named }: { of: Token[]; again: () => void; n
       title: `Revoke ${t.id}?`,
       detail: (
         <p>
-          What uses it is refused from now on, and its connections end.
+          What uses it is refused from now on, and its connections end. So do tokens that its user has made with it.
+          {isOperator() && " If it is the server's last one, no token is needed on this machine from then on."}
           {t.current && " It is the one with which you are here."}
         </p>
       ),
@@ -66,6 +68,7 @@ export function Tokens({ of, again, named }: { of: Token[]; again: () => void; n
                   {!!t.roles?.length && `, as ${t.roles.map(text.name).join(", ")}`}
                   {t.service && ", a service"}
                   {t.acts_for && ", for its users"}
+                  {t.made_by && <span class="quiet"> made with {text.name(t.made_by)}</span>}
                 </td>
                 <td>{t.last_used ? text.ago(t.last_used, now.value) : "never"}</td>
                 <td>{t.expires ? text.full(t.expires) : "never"}</td>
