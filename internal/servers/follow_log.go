@@ -20,12 +20,12 @@ type LogPart struct {
 type LogReader struct {
 	server    *server
 	principal auth.Principal
-	at        int64 // how many bytes were read, or lost
-	anew      bool  // the cursor was one of an earlier log
-	read      time.Time
+	at        int64     // how many bytes were read, or lost
+	anew      bool      // the cursor was one of an earlier log
+	read      time.Time // when it looked last
 }
 
-// logPace is the shortest time between two parts of a log: a server may print at any rate.
+// logPace is the shortest time between two looks at a log: a server may print at any rate.
 const logPace = 100 * time.Millisecond
 
 // FollowLog begins to read a server's log: at its beginning or, with a cursor, after the part that has it.
@@ -69,20 +69,20 @@ func (r *LogReader) allowed() error {
 
 // Next returns the next part of the log, and its cursor. It waits for it, until ctx ends.
 func (r *LogReader) Next(ctx context.Context) (part LogPart, cursor string, err error) {
-	if wait := logPace - time.Since(r.read); wait > 0 {
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return part, "", context.Cause(ctx)
-		}
-	}
 	for {
+		if wait := logPace - time.Since(r.read); wait > 0 {
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return part, "", context.Cause(ctx)
+			}
+		}
 		got := r.server.log.After(r.at)
+		r.at, r.read = got.End, time.Now()
 		if got.Text != "" || got.Lost > 0 {
 			if err := r.allowed(); err != nil {
 				return part, "", err
 			}
-			r.at, r.read = got.End, time.Now()
 			return LogPart{Text: got.Text, Lost: got.Lost}, r.server.log.Life() + "." + strconv.FormatInt(r.at, 10), nil
 		}
 		if got.Closed {

@@ -118,9 +118,9 @@ func (servers *Servers) publish(s *server, number int, o catalog.Offer, stateful
 	if !s.Configured {
 		mark = "[external:" + s.Name + "]"
 	}
-	taken, budget := servers.others(s)
+	taken, budget, room := servers.others(s)
 	r := &catalog.Reader{Settings: settings, DescriptionPrefix: mark, Trust: settings.TrustMode(), Previous: previous,
-		CheckHeaders: mcpclient.CheckTool, ID: s.ID, Budget: min(catalog.MaxCatalog, budget),
+		CheckHeaders: mcpclient.CheckTool, ID: s.ID, Budget: min(catalog.MaxCatalog, budget), Room: room,
 		Names: &catalog.Namer{Prefix: prefix, Taken: func(kind, name string) bool {
 			return taken[kind+"/"+name] || kind == "tool" && servers.Reserved(name)
 		}}}
@@ -147,22 +147,24 @@ func (servers *Servers) names(p auth.Principal) *sync.Mutex {
 	return &servers.owner(p).naming
 }
 
-// others returns the names and URIs of the owner's other servers, whether they run or not, and how
-// many bytes this server's definitions may have.
-func (servers *Servers) others(s *server) (taken map[string]bool, budget int) {
-	taken, budget = map[string]bool{}, catalog.MaxCatalogs
+// others returns the names and URIs of the owner's other servers, whether they run or not, how many bytes this server's
+// definitions may have, and how many together with what was approved of those that have changed. That takes no room
+// from definitions, so that all servers may have twice MaxCatalogs with it.
+func (servers *Servers) others(s *server) (taken map[string]bool, budget, room int) {
+	taken, budget, room = map[string]bool{}, catalog.MaxCatalogs, catalog.MaxCatalogs
 	for _, other := range servers.all(s.owner.ID) {
 		if other == s {
 			continue
 		}
 		c := other.record().Catalog
-		budget -= c.Size()
+		size := c.Size()
+		budget, room = budget-size+c.BeforeSize(), room-size
 		for key, name := range c.Names {
 			kind, _, _ := strings.Cut(key, "/")
 			taken[kind+"/"+name] = true
 		}
 	}
-	return taken, max(budget, 0)
+	return taken, max(budget, 0), max(room, 0)
 }
 
 // Updated implements instance.Owner: it has OnUpdate called, with the URI that clients use, if a client

@@ -223,6 +223,7 @@ type Reader struct {
 	CheckHeaders      func(tool json.RawMessage) error // mcpclient.CheckTool
 	Previous          Catalog                          // of the offer before
 	Budget            int                              // bytes that definitions may still have
+	Room              int                              // bytes that they may have together with Before
 }
 
 // Read returns the catalog of an offer.
@@ -252,6 +253,9 @@ func (r *Reader) Read(o Offer) Catalog {
 		r.definitionReader(&c, kindTemplate, "uriTemplate"))
 	c.Names = r.Names.assigned
 	c.pruneNames()
+	if o.Tools != nil {
+		r.addBefore(&c)
+	}
 	return c
 }
 
@@ -341,10 +345,11 @@ func nameOf(raw json.RawMessage) string {
 
 // spend takes n bytes from the budget. It returns an error if they exceed it.
 func (r *Reader) spend(n int) error {
-	if r.Budget -= n; r.Budget < 0 {
+	if n > r.Budget {
 		return fmt.Errorf("there is no room for more: the definitions of one server may have %d MiB, and those of all "+
 			"of one user's servers %d MiB", MaxCatalog>>20, MaxCatalogs>>20)
 	}
+	r.Budget -= n
 	return nil
 }
 
@@ -385,9 +390,6 @@ func (r *Reader) readTool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	default:
 		d.HeldBecause = "it is new since the server was approved"
 	}
-	if d.HeldBecause != "" && known {
-		d.Before = r.before(d.Remote, pin)
-	}
 	if d.HeldBecause != "" && r.Trust == spec.TrustWarn {
 		t["description"] = rawjson.Quote(fmt.Sprintf("[Sandlot: %s] %s", d.HeldBecause, rawjson.Text(t["description"])))
 	}
@@ -395,22 +397,30 @@ func (r *Reader) readTool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	return d, err
 }
 
-// before returns the definition of a tool that was approved; nil: it is not known, or there is no room for it.
-func (r *Reader) before(remote, pin string) json.RawMessage {
+// addBefore adds to tools that are held back what was approved of them, as long as there is room for it when all
+// definitions have theirs.
+func (r *Reader) addBefore(c *Catalog) {
+	room := min(r.Budget, r.Room-c.Size())
+	previous := map[string]Definition{}
 	for _, d := range r.Previous.Tools {
-		if d.Remote != remote {
+		previous[d.Remote] = d
+	}
+	for i := range c.Tools {
+		d := &c.Tools[i]
+		pin, known := c.Pins[d.Remote]
+		if d.HeldBecause == "" || !known {
 			continue
 		}
-		before := d.Before
-		if d.Hash == pin {
-			before = d.Raw
+		was := previous[d.Remote]
+		before := was.Before
+		if was.Hash == pin {
+			before = was.Raw
 		}
-		if r.spend(len(before)) != nil {
-			return nil
+		if len(before) <= room {
+			room -= len(before)
+			d.Before = before
 		}
-		return before
 	}
-	return nil
 }
 
 // readAll reads definitions. It leaves out, and notes, invalid and duplicate ones. If the list could not be read,
@@ -543,12 +553,20 @@ func matchesTemplate(template, uri string) bool {
 	}
 }
 
-// Size returns the size of all definitions, in bytes.
+// Size returns the size of all definitions, in bytes, with what was approved of those that have changed.
 func (c *Catalog) Size() (n int) {
 	for _, list := range c.lists() {
 		for _, d := range list {
 			n += len(d.Raw) + len(d.HeaderSchema) + len(d.Before)
 		}
+	}
+	return n
+}
+
+// BeforeSize returns the size of what was approved of tools that have changed, in bytes.
+func (c *Catalog) BeforeSize() (n int) {
+	for _, d := range c.Tools {
+		n += len(d.Before)
 	}
 	return n
 }

@@ -11,7 +11,7 @@ import (
 
 func reread(old Catalog, tools ...string) Catalog {
 	r := &Reader{DescriptionPrefix: "[external:it]", Trust: spec.TrustHold, Previous: old, Budget: MaxCatalog,
-		Names: &Namer{Prefix: "ext_abc_"}}
+		Room: MaxCatalogs, Names: &Namer{Prefix: "ext_abc_"}}
 	o := Offer{Tools: []json.RawMessage{}}
 	for _, t := range tools {
 		o.Tools = append(o.Tools, json.RawMessage(t))
@@ -101,6 +101,32 @@ func TestPins(t *testing.T) {
 	}
 	if more := reread(c, tool, `{"name":"sub"}`); more.Tools[1].HeldBecause == "" {
 		t.Error("a new tool is not held")
+	}
+}
+
+// What was approved of tools that have changed takes no room from what a server offers now, nor does what is too large
+// take it from what follows.
+func TestBeforeTakesNoRoom(t *testing.T) {
+	offer := func(description string) (o Offer) {
+		for i := range 6 {
+			o.Tools = append(o.Tools, fmt.Appendf(nil, `{"name":"t%d","description":%q,"inputSchema":{"type":"object","x":%q}}`,
+				i, description, strings.Repeat("x", 100<<10)))
+		}
+		o.Tools = append(o.Tools, fmt.Appendf(nil, `{"name":"large","x":%q}`, strings.Repeat("x", 200<<10)))
+		o.Prompts = []json.RawMessage{[]byte(`{"name":"p"}`)}
+		return o
+	}
+	var c Catalog
+	for i, room := range []int{MaxCatalogs, MaxCatalogs, 700 << 10} {
+		r := &Reader{Trust: spec.TrustHold, Previous: c, Budget: 750 << 10, Room: room, Names: &Namer{}}
+		c = r.Read(offer(fmt.Sprint(i)))
+		if len(c.Tools) != 6 || len(c.Prompts) != 1 {
+			t.Errorf("reading %d: %d tools and %d prompts: %q", i, len(c.Tools), len(c.Prompts), c.Omissions)
+		}
+		before := c.BeforeSize()
+		if (before > 0) != (i == 1) || c.Size() > 750<<10 {
+			t.Errorf("reading %d: %d bytes, %d of them of earlier definitions", i, c.Size(), before)
+		}
 	}
 }
 

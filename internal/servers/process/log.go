@@ -73,8 +73,8 @@ const maxPart = 16 << 10
 
 // Part is what After returns.
 type Part struct {
-	Text string // lines, safe to show; empty: there is no whole one
-	End  int64  // how many bytes had been written up to the end of Text
+	Text string // lines, safe to show; empty: there is no whole one with anything to show
+	End  int64  // how many bytes had been written up to the end of Text, or of what shows nothing
 	Lost int64  // how many bytes before Text were no longer there
 	// More is closed when there may be more; nil if Text is not empty.
 	More   <-chan struct{}
@@ -95,16 +95,13 @@ func (l *Log) After(from int64) Part {
 		}
 		p.Lost = p.End - from
 	}
-	n := bytes.LastIndexByte(rest[:min(len(rest), maxPart)], '\n') + 1
-	if n == 0 && len(rest) >= maxPart {
-		for n = maxPart; n > maxPart-utf8.UTFMax && !utf8.RuneStart(rest[n-1]); n-- {
-		}
-		n-- // the last character may go on in the next part
-	}
-	if n > 0 {
+	for n := whole(rest); n > 0; n = whole(rest) {
 		p.Text = spec.SafeText(string(rest[:n]), maxLog)
 		p.End += int64(n)
-		return p
+		if p.Text != "" { // else all of it is invisible
+			return p
+		}
+		rest = rest[n:]
 	}
 	if p.Closed = l.closed; !p.Closed {
 		if l.changed == nil {
@@ -113,6 +110,17 @@ func (l *Log) After(from int64) Part {
 		p.More = l.changed
 	}
 	return p
+}
+
+// whole returns how many bytes of b After takes at once: whole lines, or a part of a line that is longer than maxPart.
+func whole(b []byte) int {
+	n := bytes.LastIndexByte(b[:min(len(b), maxPart)], '\n') + 1
+	if n == 0 && len(b) >= maxPart {
+		for n = maxPart; n > maxPart-utf8.UTFMax && !utf8.RuneStart(b[n-1]); n-- {
+		}
+		n-- // the last character may go on in the next part
+	}
+	return n
 }
 
 // Printf writes a formatted line.

@@ -13,6 +13,9 @@ func follow(t *testing.T, l *Log, from int64) (text string, end, lost int64) {
 	for {
 		p := l.After(from)
 		if p.Text == "" && p.Lost == 0 {
+			if p.More == nil && !p.Closed {
+				t.Fatalf("from %d: nothing to show, and nothing to wait for", from)
+			}
 			return text, from, lost
 		}
 		if p.End <= from || len(p.Text) > maxPart+utf8.UTFMax {
@@ -70,4 +73,24 @@ func TestFollowedLongLine(t *testing.T) {
 	}
 	fmt.Fprint(l, strings.Repeat("\xbf", 3*maxPart)) // no character begins here
 	follow(t, l, 0)
+}
+
+// What a server prints without anything to see hides nothing that comes after it.
+func TestFollowedInvisible(t *testing.T) {
+	l := &Log{}
+	fmt.Fprint(l, "ok\n"+strings.Repeat("\x00", 2*maxPart)+"\nx\n")
+	text, end, _ := follow(t, l, 0)
+	if text != "ok\n\nx\n" {
+		t.Errorf("it says %q", text)
+	}
+	fmt.Fprint(l, strings.Repeat("\x00", maxPart))
+	p := l.After(end)
+	if p.Text != "" || p.End <= end || p.More == nil {
+		t.Errorf("without anything to see: %+v", p)
+	}
+	fmt.Fprint(l, "y\n")
+	<-p.More
+	if text, _, _ = follow(t, l, p.End); text != "y\n" {
+		t.Errorf("it goes on with %q", text)
+	}
 }
