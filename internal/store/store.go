@@ -8,8 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -219,8 +217,8 @@ func (s *DB) PutTokenUses(ctx context.Context, uses map[string]time.Time) error 
 		return err
 	}
 	defer tx.Rollback()
-	for _, id := range slices.Sorted(maps.Keys(uses)) {
-		if _, err := tx.ExecContext(ctx, `UPDATE tokens SET used = ? WHERE id = ?`, uses[id].Unix(), id); err != nil {
+	for id, used := range uses {
+		if _, err := tx.ExecContext(ctx, `UPDATE tokens SET used = ? WHERE id = ?`, used.Unix(), id); err != nil {
 			return err
 		}
 	}
@@ -322,23 +320,18 @@ func (s *DB) PutCounts(ctx context.Context, c session.Counts) error {
 		return err
 	}
 	defer tx.Rollback()
-	ids := slices.Concat(slices.Collect(maps.Keys(c.Traffic)), slices.Collect(maps.Keys(c.DiskBytes)))
-	slices.Sort(ids) // rows are always locked in this order, so that transactions do not wait for each other
-	for _, id := range slices.Compact(ids) {
-		if t, ok := c.Traffic[id]; ok {
-			if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sent = ?, received = ? WHERE id = ?`, int64(t.Up),
-				int64(t.Down), id); err != nil {
-				return err
-			}
-		}
-		if size, ok := c.DiskBytes[id]; ok {
-			if _, err := tx.ExecContext(ctx, `UPDATE sessions SET disk = ? WHERE id = ?`, size, id); err != nil {
-				return err
-			}
+	for id, t := range c.Traffic {
+		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sent = ?, received = ? WHERE id = ?`, int64(t.Up),
+			int64(t.Down), id); err != nil {
+			return err
 		}
 	}
-	for _, owner := range slices.Sorted(maps.Keys(c.Days)) {
-		d := c.Days[owner]
+	for id, size := range c.DiskBytes {
+		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET disk = ? WHERE id = ?`, size, id); err != nil {
+			return err
+		}
+	}
+	for owner, d := range c.Days {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO traffic (owner, day, sent, received) VALUES (?,?,?,?)
 			ON CONFLICT (owner) DO UPDATE SET day=excluded.day, sent=excluded.sent, received=excluded.received`,
 			owner, d.Number, int64(d.Up), int64(d.Down)); err != nil {

@@ -1,11 +1,8 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
-	"maps"
-	"slices"
 	"time"
 
 	"sandlot/internal/session/usage"
@@ -13,8 +10,7 @@ import (
 
 var _ usage.HistoryStore = (*DB)(nil)
 
-// AddUsage implements usage.HistoryStore. It always locks rows in one order, so that transactions do not wait for each
-// other.
+// AddUsage implements usage.HistoryStore.
 func (s *DB) AddUsage(ctx context.Context, used map[usage.Key]usage.Used, seen map[string]time.Duration) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -25,22 +21,18 @@ func (s *DB) AddUsage(ctx context.Context, used map[usage.Key]usage.Used, seen m
 	if err != nil {
 		return err
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(placed), compareKeys) {
-		if err := addUsage(ctx, tx, k, placed[k]); err != nil {
+	for k, u := range placed {
+		if err := addUsage(ctx, tx, k, u); err != nil {
 			return err
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(seen)) {
-		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET cpu_seen = ? WHERE id = ?`, seen[id].Milliseconds(),
+	for id, cpu := range seen {
+		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET cpu_seen = ? WHERE id = ?`, cpu.Milliseconds(),
 			id); err != nil {
 			return err
 		}
 	}
 	return tx.Commit()
-}
-
-func compareKeys(a, b usage.Key) int {
-	return cmp.Or(cmp.Compare(a.Day, b.Day), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Session, b.Session))
 }
 
 // placedUsage returns what was used by the keys of rows, which are bounded for each day.

@@ -2,12 +2,9 @@ package store
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
-	"sandlot/internal/egress"
-	"sandlot/internal/session"
 	"sandlot/internal/session/usage"
 	"sandlot/internal/store/storetest"
 )
@@ -93,32 +90,4 @@ func testUsage(t *testing.T, dir string) {
 	if seen, err := db.CountedCPU(t.Context()); err != nil || len(seen) != 1 || seen["s1"] != 7*time.Second {
 		t.Errorf("counted: %v, %v", seen, err)
 	}
-}
-
-func TestCountsAtOnce(t *testing.T) { storetest.Each(t, testCountsAtOnce) }
-
-// testCountsAtOnce: what stores counts of many sessions at the same time does not fail as a deadlock.
-func testCountsAtOnce(t *testing.T, dir string) {
-	db := open(t, dir)
-	c := session.Counts{Traffic: map[string]egress.Traffic{}, DiskBytes: map[string]int64{}}
-	seen := map[string]time.Duration{}
-	for i := range 30 {
-		id := fmt.Sprint("s", i)
-		put(t, db, sessionOf(id))
-		c.Traffic[id], c.DiskBytes[id], seen[id] = egress.Traffic{}, 1, time.Second
-	}
-	var work sync.WaitGroup
-	for range 20 {
-		work.Go(func() {
-			if err := db.PutCounts(t.Context(), c); err != nil {
-				t.Error(err)
-			}
-		})
-		work.Go(func() {
-			if err := db.AddUsage(t.Context(), nil, seen); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	work.Wait()
 }
