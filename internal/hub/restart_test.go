@@ -92,7 +92,8 @@ func TestFollowedLogIsAnEvent(t *testing.T) {
 	h := New(Config{Servers: connections, Events: event.New(),
 		Sources: []tool.Source{builtin.New(builtin.Config{Connections: connections})}})
 	arguments := fmt.Sprintf(`{"name":"docs","url":%q}`, serverstest.Empty(t, nil))
-	if _, err := h.Call(t.Context(), tool.Call{Principal: ann, Name: "connect_external_mcp", Args: []byte(arguments)}); err != nil {
+	connect := tool.Call{Principal: ann, Name: "connect_external_mcp", Args: []byte(arguments)}
+	if _, err := h.Call(t.Context(), connect); err != nil {
 		t.Fatal(err)
 	}
 	events := h.Events.Subscribe(event.Filter{Principal: ann.ID}, h.Events.Newest())

@@ -29,8 +29,8 @@ type LogReader struct {
 // logPace is the shortest time between two looks at a log: a server may print at any rate.
 const logPace = 100 * time.Millisecond
 
-// FollowLog begins to read a server's log: at its beginning or, with a cursor, after the part that has it. The log stays
-// in memory until Close.
+// FollowLog begins to read a server's log: at its beginning or, with a cursor, after the part that has it. The log
+// stays in memory until Close.
 func (servers *Servers) FollowLog(p auth.Principal, what, cursor string) (_ *LogReader, err error) {
 	release, err := servers.hold(p)
 	if err != nil {
