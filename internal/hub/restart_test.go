@@ -85,6 +85,39 @@ func rulesOf(t *testing.T, text string) *policy.Rules {
 	return policy.Compile([]policy.Rule{r})
 }
 
+// To read a server's log is an event, with its beginning and its end.
+func TestFollowedLogIsAnEvent(t *testing.T) {
+	connections := servers.New(servers.Config{Store: noConnections{}, Version: "1", Dial: serverstest.Dial})
+	t.Cleanup(connections.Close)
+	h := New(Config{Servers: connections, Events: event.New(),
+		Sources: []tool.Source{builtin.New(builtin.Config{Connections: connections})}})
+	arguments := fmt.Sprintf(`{"name":"docs","url":%q}`, serverstest.Empty(t, nil))
+	connect := tool.Call{Principal: ann, Name: "connect_external_mcp", Args: []byte(arguments)}
+	if _, err := h.Call(t.Context(), connect); err != nil {
+		t.Fatal(err)
+	}
+	events := h.Events.Subscribe(event.Filter{Principal: ann.ID}, h.Events.Newest())
+	defer events.Close()
+	l, err := h.FollowServerLog(t.Context(), ann, "docs", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	if _, err := h.FollowServerLog(t.Context(), ann, "none", ""); err == nil {
+		t.Error("there is a log of no server")
+	}
+	got, _, _ := events.Read()
+	var outcomes []string
+	for _, e := range got {
+		if e.Kind == event.Call && e.Operation == string(policy.MCPLogs) {
+			outcomes = append(outcomes, e.Outcome)
+		}
+	}
+	if want := "[started ok NOT_FOUND]"; fmt.Sprint(outcomes) != want {
+		t.Errorf("the events are %v, want %s", outcomes, want)
+	}
+}
+
 // TestVariablesOfServers: a rule that allows a command or a package allows it with no variable that makes another server
 // of it, and a rule that denies one denies it with any.
 func TestVariablesOfServers(t *testing.T) {

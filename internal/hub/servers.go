@@ -104,26 +104,27 @@ func (h *Hub) listPrompts(_ context.Context, p auth.Principal, _ None) ([]Server
 	return h.Servers.PromptRows(p), nil
 }
 
-// ServerLog is the log of a third-party server, as it grows.
+// ServerLog is the log of a third-party server, as it grows, until Close. It may say what lists do not, such as secrets
+// that a server prints: to read it is an event.
 type ServerLog struct {
-	watched
+	*ActiveRequest
 	log *servers.LogReader
 }
 
 // FollowServerLog begins to read the log of a server, after the part that has the cursor.
 func (h *Hub) FollowServerLog(ctx context.Context, p auth.Principal, name ServerName, cursor string) (*ServerLog, error) {
-	w := watched{h, Request{Principal: p, Operation: policy.MCPLogs, Resource: name.resource(h, p)}}
-	if _, err := h.authorize(ctx, w.request); err != nil {
-		return nil, err
-	}
-	if h.Servers == nil {
-		return nil, fault.New(fault.NotFound, "this server has none")
-	}
-	r, err := h.Servers.FollowLog(p, string(name), cursor)
-	if err != nil {
-		return nil, err
-	}
-	return &ServerLog{w, r}, nil
+	r := Request{Principal: p, Operation: policy.MCPLogs, Resource: name.resource(h, p)}
+	return begin(ctx, h, r, func(a *ActiveRequest) (*ServerLog, error) {
+		if h.Servers == nil {
+			return nil, fault.New(fault.NotFound, "this server has none")
+		}
+		log, err := h.Servers.FollowLog(p, string(name), cursor)
+		if err != nil {
+			return nil, err
+		}
+		a.cleanups = append(a.cleanups, log.Close)
+		return &ServerLog{a, log}, nil
+	})
 }
 
 // LogPart is a part of a server's log.
@@ -135,13 +136,18 @@ func (l *ServerLog) ConnectionID() string { return l.log.ConnectionID() }
 // Anew reports whether the log began again after the cursor.
 func (l *ServerLog) Anew() bool { return l.log.Anew() }
 
-// Next returns the next part of the log, and its cursor. Policy is asked again, as rules may have changed.
+// Next returns the next part of the log, and its cursor. Policy is asked again, as rules may have changed. Nobody is
+// asked.
 func (l *ServerLog) Next(ctx context.Context) (part LogPart, cursor string, err error) {
 	part, cursor, err = l.log.Next(ctx)
-	if err == nil {
-		err = l.again(ctx)
+	if err != nil {
+		return part, cursor, err
 	}
-	return part, cursor, err
+	if d := l.hub.decide(l.request); d.Effect == policy.Refuse {
+		return LogPart{}, "", l.Fail(d.Err())
+	}
+	l.sent.Add(int64(len(part.Text)))
+	return part, cursor, nil
 }
 
 func (h *Hub) serverPrompt(ctx context.Context, p auth.Principal, r PromptRequest) (json.RawMessage, error) {

@@ -20,6 +20,7 @@ type LogPart struct {
 type LogReader struct {
 	server    *server
 	principal auth.Principal
+	release   func()    // see hold
 	at        int64     // how many bytes were read, or lost
 	anew      bool      // the cursor was one of an earlier log
 	read      time.Time // when it looked last
@@ -28,13 +29,23 @@ type LogReader struct {
 // logPace is the shortest time between two looks at a log: a server may print at any rate.
 const logPace = 100 * time.Millisecond
 
-// FollowLog begins to read a server's log: at its beginning or, with a cursor, after the part that has it.
-func (servers *Servers) FollowLog(p auth.Principal, what, cursor string) (*LogReader, error) {
+// FollowLog begins to read a server's log: at its beginning or, with a cursor, after the part that has it. The log
+// stays in memory until Close.
+func (servers *Servers) FollowLog(p auth.Principal, what, cursor string) (_ *LogReader, err error) {
+	release, err := servers.hold(p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
 	s, err := servers.find(p, what)
 	if err != nil {
 		return nil, err
 	}
-	r := &LogReader{server: s, principal: p}
+	r := &LogReader{server: s, principal: p, release: release}
 	if err := r.allowed(); err != nil {
 		return nil, err
 	}
@@ -53,6 +64,9 @@ func (servers *Servers) FollowLog(p auth.Principal, what, cursor string) (*LogRe
 	}
 	return r, nil
 }
+
+// Close ends the reading. It is called once.
+func (r *LogReader) Close() { r.release() }
 
 // ConnectionID returns the id of the server.
 func (r *LogReader) ConnectionID() string { return r.server.ID }

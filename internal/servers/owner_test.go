@@ -168,6 +168,7 @@ func TestOwnersWhoStay(t *testing.T) {
 			"installing": func(p auth.Principal, _ *server) { _, _ = servers.beginInstall(p, "y", "/workspace/y") },
 			"changing":   func(_ auth.Principal, s *server) { _ = s.acquire(ctx) },
 			"asked":      func(p auth.Principal, _ *server) { _, _ = servers.hold(p) },
+			"reading":    func(p auth.Principal, _ *server) { _, _ = servers.FollowLog(p, "x", "") },
 			"logging-in": func(_ auth.Principal, s *server) {
 				servers.waiting = func() map[string]bool { return map[string]bool{s.owner.ID: true} }
 			},

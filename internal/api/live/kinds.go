@@ -135,6 +135,7 @@ func (ch *channel) log() (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer l.Close()
 	if err := ch.tell("opened", map[string]string{"connection_id": l.ConnectionID()}); err != nil {
 		return nil, err
 	}

@@ -109,8 +109,8 @@ func TestPins(t *testing.T) {
 func TestBeforeTakesNoRoom(t *testing.T) {
 	offer := func(description string) (o Offer) {
 		for i := range 6 {
-			o.Tools = append(o.Tools, fmt.Appendf(nil, `{"name":"t%d","description":%q,"inputSchema":{"type":"object","x":%q}}`,
-				i, description, strings.Repeat("x", 100<<10)))
+			o.Tools = append(o.Tools, fmt.Appendf(nil,
+				`{"name":"t%d","description":%q,"inputSchema":{"type":"object","x":%q}}`, i, description, strings.Repeat("x", 100<<10)))
 		}
 		o.Tools = append(o.Tools, fmt.Appendf(nil, `{"name":"large","x":%q}`, strings.Repeat("x", 200<<10)))
 		o.Prompts = []json.RawMessage{[]byte(`{"name":"p"}`)}

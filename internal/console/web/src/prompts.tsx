@@ -2,7 +2,8 @@
 import { useMemo, useState } from "preact/hooks";
 import { get, json, segment } from "./api";
 import { Result, type Returned } from "./result";
-import { entriesOf, SchemaForm, type Schema } from "./schemaform";
+import { entriesOf, withoutMark, type Schema } from "./schema";
+import { SchemaForm } from "./schemaform";
 import { servers } from "./state";
 import * as text from "./text";
 import { Dialog, Loading, Trouble, useLoaded, useTask } from "./ui";
@@ -17,13 +18,12 @@ interface Prompt {
   arguments: { name: string; title?: string; description?: string; required?: boolean }[];
 }
 
-// withoutMark removes what Sandlot writes before a third party's description.
-export const withoutMark = (description: string) => description.replace(/^\[external:[^\]]*\] ?/, "");
+const describes = (p: Prompt) => withoutMark(p.description ?? "", servers.value?.find((s) => s.connectionId === p.connectionId));
 
 // Prompts lists the prompts of all servers, or of one.
 export function Prompts({ of }: { of?: string }) {
-  // What the servers offer may have changed when one of them has.
-  const key = (servers.value ?? []).map((s) => s.connectionId + s.state + s.promptCount).join(" ");
+  // What a server offers may have changed when it offers more or less. Its state says nothing: it may change all the time.
+  const key = (servers.value ?? []).map((s) => s.connectionId + ":" + s.promptCount).join(" ");
   const list = useLoaded(key, async () => (await get<{ prompts: Prompt[] }>("v1/prompts")).prompts ?? []);
   const [used, setUsed] = useState<Prompt | null>(null);
   const all = list.value?.filter((p) => !of || p.connectionId === of);
@@ -39,7 +39,7 @@ export function Prompts({ of }: { of?: string }) {
             <span>
               <strong>{text.name(p.title || p.remoteName)}</strong>
               {!of && <span class="quiet"> of {text.name(p.server)}</span>}
-              {p.description && <span class="quiet"> {text.name(withoutMark(p.description).slice(0, 300).split("\n")[0])}</span>}
+              {p.description && <span class="quiet"> {text.name(describes(p).slice(0, 300).split("\n")[0])}</span>}
             </span>
             <button class="small" data-row aria-label={"Use " + text.name(p.remoteName) + " of " + text.name(p.server)} onClick={() => setUsed(p)}>
               Use
@@ -66,7 +66,7 @@ function Use({ prompt: p, close }: { prompt: Prompt; close: () => void }) {
     });
   return (
     <Dialog title={text.name(p.title || p.remoteName)} close={close} wide>
-      {p.description && <p class="quiet">{text.lines(withoutMark(p.description).slice(0, 2000))}</p>}
+      {p.description && <p class="quiet">{text.lines(describes(p).slice(0, 2000))}</p>}
       <SchemaForm id="prompt" entries={entries} button="Get it" busy={task.busy} send={send} />
       <Trouble of={task.failed} />
       {result && <Result of={result} />}

@@ -1,111 +1,31 @@
-// A form made of a JSON schema. The schema is a third party's: what this form does not know is given as JSON.
+// A form made of a JSON schema.
 import { useState } from "preact/hooks";
+import { argumentsOf, choices, initial, type Entry } from "./schema";
 import * as text from "./text";
 import { Trouble } from "./ui";
-
-export interface Schema {
-  type?: string | string[];
-  title?: string;
-  description?: string;
-  enum?: unknown[];
-  default?: unknown;
-  properties?: Record<string, Schema>;
-  required?: string[];
-}
-
-// most is how many fields a form has.
-const most = 100;
-
-type Kind = "text" | "number" | "integer" | "boolean" | "choice" | "json";
-
-const isObject = (x: unknown): x is Record<string, unknown> => typeof x === "object" && x !== null && !Array.isArray(x);
-
-function kindOf(s: Schema): Kind {
-  if (Array.isArray(s.enum) && s.enum.length > 0 && s.enum.length <= 200 && s.enum.every((v) => typeof v === "string")) return "choice";
-  switch (s.type) {
-    case "string":
-      return "text";
-    case "number":
-    case "integer":
-    case "boolean":
-      return s.type;
-  }
-  return "json";
-}
-
-interface Entry {
-  name: string;
-  schema: Schema;
-  kind: Kind;
-  required: boolean;
-}
-
-export function entriesOf(schema: unknown): Entry[] {
-  const s: Schema = isObject(schema) ? schema : {};
-  const required = Array.isArray(s.required) ? s.required : [];
-  const all = isObject(s.properties) ? Object.entries(s.properties) : [];
-  return all.slice(0, most).map(([name, one]) => {
-    const schema: Schema = isObject(one) ? one : {};
-    return { name, schema, kind: kindOf(schema), required: required.includes(name) };
-  });
-}
-
-// valueOf returns what an entry's text means. undefined: it is left out.
-function valueOf(e: Entry, given: string): unknown {
-  if (given === "" && (e.kind !== "text" || !e.required)) return undefined;
-  switch (e.kind) {
-    case "boolean":
-      return given === "true";
-    case "number":
-    case "integer": {
-      const n = Number(given);
-      if (!Number.isFinite(n) || (e.kind === "integer" && !Number.isInteger(n))) throw new Error(`${text.name(e.name)} must be ${e.kind === "integer" ? "a whole number" : "a number"}.`);
-      return n;
-    }
-    case "json":
-      try {
-        return JSON.parse(given);
-      } catch {
-        // Where a text may stand as well, what is not JSON is one.
-        const types = ([] as unknown[]).concat(e.schema.type ?? "string");
-        if (types.includes("string")) return given;
-        throw new Error(`${text.name(e.name)} must be JSON, as ["a", 1].`);
-      }
-  }
-  return given;
-}
-
-function initial(e: Entry) {
-  const d = e.schema.default;
-  if (d === undefined || d === null) return "";
-  return typeof d === "string" && e.kind !== "json" ? d : JSON.stringify(d);
-}
 
 export function SchemaForm(p: {
   id: string; entries: Entry[]; button: string; busy: boolean; send: (args: Record<string, unknown>) => void;
 }) {
-  const [values, setValues] = useState(() => new Map(p.entries.map((e) => [e.name, initial(e)])));
+  const [values, setValues] = useState(() => p.entries.map(initial));
   const [wrong, setWrong] = useState("");
-  const set = (name: string, v: string) => setValues(new Map(values).set(name, v));
+  const set = (i: number, v: string) => setValues(values.map((was, j) => (j === i ? v : was)));
   const submit = (event: globalThis.Event) => {
     event.preventDefault();
-    const pairs: [string, unknown][] = [];
+    let args;
     try {
-      for (const e of p.entries) {
-        const v = valueOf(e, values.get(e.name) ?? "");
-        if (v !== undefined) pairs.push([e.name, v]);
-      }
+      args = argumentsOf(p.entries, values);
     } catch (e) {
       setWrong((e as Error).message);
       return;
     }
     setWrong("");
-    p.send(Object.fromEntries(pairs)); // defines its own properties, whatever they are called
+    p.send(args);
   };
   return (
     <form onSubmit={submit}>
       {p.entries.map((e, i) => (
-        <Field key={e.name} id={p.id + "-" + i} entry={e} value={values.get(e.name) ?? ""} set={(v) => set(e.name, v)} />
+        <Field key={i} id={p.id + "-" + i} entry={e} value={values[i] ?? ""} set={(v) => set(i, v)} />
       ))}
       {!p.entries.length && <p class="quiet">It takes no arguments.</p>}
       <Trouble of={wrong} />
@@ -122,6 +42,8 @@ function Field({ id, entry: e, value, set }: { id: string; entry: Entry; value: 
   const s = e.schema;
   const title = typeof s.title === "string" && s.title !== e.name ? ` (${text.name(s.title.slice(0, 200))})` : "";
   const says = typeof s.description === "string" ? s.description.slice(0, 2000) : "";
+  const some = choices(e);
+  const json = e.kind === "json" || e.kind === "rest";
   const hint = says ? id + "-says" : undefined;
   return (
     <div class="field">
@@ -129,19 +51,19 @@ function Field({ id, entry: e, value, set }: { id: string; entry: Entry; value: 
         {text.name(e.name)}
         {title}
         {e.required ? " (required)" : ""}
-        {e.kind === "json" ? ", as JSON" : ""}
+        {json ? ", as JSON" : ""}
       </label>
       {says && <p class="quiet" id={hint}>{text.lines(says)}</p>}
-      {e.kind === "choice" || e.kind === "boolean" ? (
+      {some ? (
         <select id={id} value={value} required={e.required} aria-describedby={hint} onChange={(x) => set(x.currentTarget.value)}>
           <option value=""></option>
-          {(e.kind === "boolean" ? ["true", "false"] : (s.enum as string[])).map((c) => (
+          {some.map((c) => (
             <option key={c} value={c}>
               {text.name(c)}
             </option>
           ))}
         </select>
-      ) : e.kind === "json" ? (
+      ) : json ? (
         <textarea id={id} value={value} required={e.required} spellcheck={false} aria-describedby={hint}
           onInput={(x) => set(x.currentTarget.value)} />
       ) : (

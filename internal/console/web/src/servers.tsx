@@ -132,7 +132,7 @@ function One({ server: s }: { server: Server }) {
       <h2>Tools</h2>
       <Trouble of={details.failed} />
       {!details.value && !details.failed && <Loading />}
-      {details.value && <Tools id={id} all={details.value.tools ?? []} again={details.again} />}
+      {details.value && <Tools server={s} all={details.value.tools ?? []} again={details.again} />}
       {!!details.value?.left_out?.length && (
         <>
           <h2>Left out</h2>

@@ -2,10 +2,11 @@
 import { useMemo, useState } from "preact/hooks";
 import { json, segment } from "./api";
 import { diff } from "./diff";
-import { withoutMark } from "./prompts";
 import { Result, type Returned } from "./result";
-import { entriesOf, SchemaForm } from "./schemaform";
+import { entriesOf, readable, withoutMark } from "./schema";
+import { SchemaForm } from "./schemaform";
 import * as text from "./text";
+import type { Server } from "./types";
 import { Dialog, Trouble, useTask } from "./ui";
 
 export interface Tool {
@@ -17,9 +18,9 @@ export interface Tool {
   before?: Record<string, unknown>;
 }
 
-const describes = (t: Tool) => (typeof t.raw?.description === "string" ? withoutMark(t.raw.description) : "");
+const describes = (t: Tool, s: Server) => (typeof t.raw?.description === "string" ? withoutMark(t.raw.description, s) : "");
 
-export function Tools({ id, all, again }: { id: string; all: Tool[]; again: () => void }) {
+export function Tools({ server, all, again }: { server: Server; all: Tool[]; again: () => void }) {
   const [tried, setTried] = useState<Tool | null>(null);
   const [review, setReview] = useState<Tool | null>(null);
   return (
@@ -43,17 +44,17 @@ export function Tools({ id, all, again }: { id: string; all: Tool[]; again: () =
                 </button>
               )}
             </dt>
-            <dd class="quiet">{text.lines(describes(t).slice(0, 600))}</dd>
+            <dd class="quiet">{text.lines(describes(t, server).slice(0, 600))}</dd>
           </div>
         ))}
       </dl>
-      {tried && <Try tool={tried} close={() => setTried(null)} />}
-      {review && <Review id={id} tool={review} close={() => setReview(null)} again={again} />}
+      {tried && <Try server={server} tool={tried} close={() => setTried(null)} />}
+      {review && <Review id={server.connectionId} tool={review} close={() => setReview(null)} again={again} />}
     </>
   );
 }
 
-function Try({ tool: t, close }: { tool: Tool; close: () => void }) {
+function Try({ server, tool: t, close }: { server: Server; tool: Tool; close: () => void }) {
   const task = useTask();
   const [result, setResult] = useState<Returned | null>(null);
   const entries = useMemo(() => entriesOf(t.raw?.inputSchema), [t]);
@@ -64,21 +65,13 @@ function Try({ tool: t, close }: { tool: Tool; close: () => void }) {
     });
   return (
     <Dialog title={text.name(t.remote)} close={close} wide>
-      <p class="quiet">{text.lines(describes(t).slice(0, 2000))}</p>
+      <p class="quiet">{text.lines(describes(t, server).slice(0, 2000))}</p>
       <SchemaForm id="tool" entries={entries} button="Call it" busy={task.busy} send={send} />
       {task.busy && <p role="status">It runs. A question about it may wait for you under Now.</p>}
       <Trouble of={task.failed} />
       {result && <Result of={result} />}
     </Dialog>
   );
-}
-
-// readable writes a definition in lines: its description first, each line of it one.
-function readable(d: Record<string, unknown>) {
-  const { name: _, description, ...rest } = d;
-  const ordered = Object.fromEntries(Object.entries(rest).sort(([a], [b]) => (a < b ? -1 : 1)));
-  // The escapes come before the comparison: what is invisible is a difference, too.
-  return text.lines((typeof description === "string" ? withoutMark(description) : "") + "\n" + JSON.stringify(ordered, null, 2));
 }
 
 const words = { " ": "", "-": "removed: ", "+": "added: " };
