@@ -190,7 +190,7 @@ func newEdge(t *testing.T, mode auth.Mode, g OriginCheck, more ...func(*hub.Conf
 		Flavor:    sandboxtest.Flavors[0], Log: log})
 	book := session.New(session.Config{Pool: p, Store: &records{all: map[string]session.Record{}}, Log: log,
 		HistoryStore: unstored{},
-		Unexpected: func(err error) { t.Error(err) },
+		Unexpected:   func(err error) { t.Error(err) },
 		Rules: session.Rules{DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates,
 			Flavors: sandboxtest.Flavors, MaxSessions: 3,
 			IdleTimeout: time.Hour, Retention: time.Hour, SweepInterval: time.Minute, AgentTimeout: time.Second}})

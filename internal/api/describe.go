@@ -368,7 +368,7 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 			Request: jsonBody[hub.NewToken](map[string]any{"scope": []string{"file.*"}, "expires_in": "12h"}), Optional: true,
 			Answers: map[int]openapi.Answer{http.StatusCreated: openapi.Answers[hub.MadeToken]("It is made.", nil)}},
 		"DELETE /v1/tokens/{id}": {Summary: "Revoke a token",
-			Text: "The tokens that its user has made with it end, too. Only operators revoke the server's last token.",
+			Text:   "The tokens that its user has made with it end, too. Only operators revoke the server's last token.",
 			Errors: missing, Answers: noContent},
 		"GET /v1/usage": {Summary: "What you have used, by days and sessions", Errors: badOrGone,
 			Text: "The newest day first, today included. Days end at midnight in UTC, and are stored for 90 days.",

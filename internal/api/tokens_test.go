@@ -378,7 +378,9 @@ func TestPolicyCheck(t *testing.T) {
 // unstored is a usage.HistoryStore that stores nothing: what is read is what waits.
 type unstored struct{}
 
-func (unstored) AddUsage(context.Context, map[usage.Key]usage.Used, map[string]time.Duration) error { return nil }
+func (unstored) AddUsage(context.Context, map[usage.Key]usage.Used, map[string]time.Duration) error {
+	return nil
+}
 func (unstored) Usage(context.Context, string, int64) (map[usage.Key]usage.Used, error) {
 	return map[usage.Key]usage.Used{}, nil
 }
