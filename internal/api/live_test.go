@@ -466,7 +466,8 @@ func TestLiveServerStops(t *testing.T) {
 func TestReadsOfFaces(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	others := map[policy.Operation]string{policy.FileRead: "a file of a sandbox",
-		policy.FileList: "a folder of a sandbox", policy.ProcessRead: "it lasts", policy.ClientConnect: "it lasts"}
+		policy.FileList: "a folder of a sandbox", policy.ProcessRead: "it lasts", policy.ClientConnect: "it lasts",
+		policy.RegistrySearch: "somebody searches, and faces do not repeat it", policy.RegistryRead: "as registry.search"}
 	reads := 0
 	for _, r := range e.routes() {
 		method, path := openapi.SplitPattern(r.pattern)
