@@ -120,8 +120,8 @@ func TestSlotsAreGivenBack(t *testing.T) {
 // A sandbox that does not read a cell holds a slot no longer than others.
 func TestTheSlotOfADriverThatDoesNotRead(t *testing.T) {
 	slots := make(Slots, 1)
-	over := make(chan struct{})
-	c := drive(t, &driven{slots: slots, do: func(net.Conn) { <-over }})
+	over, reached := make(chan struct{}), make(chan struct{})
+	c := drive(t, &driven{slots: slots, do: func(net.Conn) { close(reached); <-over }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -129,7 +129,8 @@ func TestTheSlotOfADriverThatDoesNotRead(t *testing.T) {
 		_, err := c.evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: code}, Observer{})
 		done <- err
 	}()
-	for len(slots) == 0 {
+	<-reached
+	for began := time.Now(); len(slots) == 0 && time.Since(began) < time.Second; { // a busy machine may miss it
 		time.Sleep(100 * time.Microsecond)
 	}
 	for began := time.Now(); len(slots) > 0; time.Sleep(time.Millisecond) {
