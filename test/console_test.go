@@ -542,6 +542,7 @@ func (c *consoleUse) edits() {
 
 // arranges makes, renames and deletes files and folders; the list follows by itself.
 func (c *consoleUse) arranges(x *tab) {
+	x.expect("412") // what others have changed is not overwritten
 	x.click("New folder")
 	x.fill("#file-name", "made")
 	x.click("Create")
