@@ -200,6 +200,9 @@ func (l *Logins) End(x *Login) {
 func (l *Logins) Of(r *http.Request, origin string) (*Login, auth.Principal, error) {
 	x := l.find(cookiesOf(r, origin), keyOf(r, origin))
 	if x == nil {
+		x = l.signed(r, cookiesOf(r, origin))
+	}
+	if x == nil {
 		return nil, auth.Principal{}, nil
 	}
 	p, err := l.auth.Renew(r.Context(), x.Grant)

@@ -17,13 +17,26 @@ import (
 	"sandlot/internal/tool"
 )
 
-// asking has the running calls through whose clients a person can be asked about hosts. It implements egress.Asker.
+// asking has the ways in which a person can be asked about hosts: running calls whose clients can ask, and faces that
+// watch the questions. It implements egress.Asker.
 type asking struct {
 	hub *Hub
 
 	mu    sync.Mutex
 	calls map[string][]*askingCall // by principal, the newest last
+	faces map[string]*askingFaces  // by principal
 }
+
+// askingFaces are the faces of a principal, such as the console, on which a person sees questions. An answer there
+// counts for answerSpan, as no call says when what was meant is over.
+type askingFaces struct {
+	watching int
+	// hosts has the questions that wait, and those that were answered in the last answerSpan, as askingCall has them.
+	hosts map[[2]string]*hostQuestion
+}
+
+// answerSpan is how long an answer of a face to a question about a host counts for further connections to it.
+const answerSpan = time.Minute
 
 // askingCall is a running call. Its answers count until it ends: a program opens several connections to a host.
 type askingCall struct {
@@ -74,6 +87,47 @@ func (a *asking) begin(ctx context.Context, c tool.Call) (end func()) {
 			delete(a.calls, c.Principal.ID)
 		}
 	}
+}
+
+// watch notes that a face of a principal shows questions, until the function that it returns is called.
+func (a *asking) watch(principal string) (end func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.faces == nil {
+		a.faces = map[string]*askingFaces{}
+	}
+	f := a.faces[principal]
+	if f == nil {
+		f = &askingFaces{hosts: map[[2]string]*hostQuestion{}}
+		a.faces[principal] = f
+	}
+	f.watching++
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		f.watching--
+		a.dropFaces(principal, f)
+	}
+}
+
+// dropFaces forgets the faces of a principal who has none, and no question that one was asked. The caller holds mu.
+func (a *asking) dropFaces(principal string, f *askingFaces) {
+	if f.watching == 0 && len(f.hosts) == 0 && a.faces[principal] == f {
+		delete(a.faces, principal)
+	}
+}
+
+// isWatched reports whether a face of a principal shows questions.
+func (a *asking) isWatched(principal string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f := a.faces[principal]
+	return f != nil && f.watching > 0
+}
+
+// mayAskFaces reports whether a face can be asked about one host more. The caller holds mu.
+func (a *asking) mayAskFaces(f *askingFaces) bool {
+	return f != nil && f.watching > 0 && len(f.hosts) < maxHosts
 }
 
 // time is how long a connection waits.
@@ -138,13 +192,13 @@ func (a *asking) MayHold(o egress.Owner, name string) bool {
 	}
 	a.mu.Lock()
 	calls := a.calls[p.ID]
-	running := len(calls) > 0 && len(calls[len(calls)-1].hosts) < maxHosts
+	running := len(calls) > 0 && len(calls[len(calls)-1].hosts) < maxHosts || len(calls) == 0 && a.mayAskFaces(a.faces[p.ID])
 	a.mu.Unlock()
 	return running || a.hub.Questions.AllowedBelow(reachSubject(p, name+":"), o.Session)
 }
 
-// question returns the question about a host in the newest call of the principal, and asks it if it is new; nil: nobody
-// can be asked.
+// question returns the question about a host in the newest call of the principal or, while there is none, on its faces,
+// and asks it if it is new; nil: nobody can be asked.
 func (a *asking) question(r Request) *hostQuestion {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -155,7 +209,10 @@ func (a *asking) question(r Request) *hostQuestion {
 			return q
 		}
 	}
-	if len(calls) == 0 || len(calls[len(calls)-1].hosts) >= maxHosts {
+	if len(calls) == 0 {
+		return a.faceQuestion(r, key)
+	}
+	if len(calls[len(calls)-1].hosts) >= maxHosts {
 		return nil
 	}
 	c, q := calls[len(calls)-1], &hostQuestion{done: make(chan struct{}), ruling: egress.Ruling{Verdict: egress.Asked}}
@@ -170,6 +227,76 @@ func (a *asking) question(r Request) *hostQuestion {
 		q.ruling = ruling
 	}()
 	return q
+}
+
+// faceQuestion returns the question about a host on the faces of a principal, and asks it if it is new; nil: no face
+// watches. A question that was asked stays when its face goes, as a page that is reloaded: it ends by its time. The caller
+// holds mu.
+func (a *asking) faceQuestion(r Request, key [2]string) *hostQuestion {
+	principal := r.Principal.ID
+	f := a.faces[principal]
+	if f == nil {
+		return nil
+	}
+	if q := f.hosts[key]; q != nil {
+		return q
+	}
+	if !a.mayAskFaces(f) {
+		return nil
+	}
+	q := &hostQuestion{done: make(chan struct{}), ruling: egress.Ruling{Verdict: egress.Asked}}
+	f.hosts[key] = q
+	go func() {
+		forget := func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			delete(f.hosts, key)
+			a.dropFaces(principal, f)
+		}
+		defer close(q.done)
+		var failed error
+		defer fault.Recover(context.Background(), a.hub.Log, "asking about a host", &failed)
+		ruling := a.askFaces(r, q)
+		a.mu.Lock()
+		q.ruling = ruling
+		a.mu.Unlock()
+		if ruling.Answered {
+			time.AfterFunc(answerSpan, forget)
+			return
+		}
+		forget()
+	}()
+	return q
+}
+
+// askFaces puts a question about a host, and waits for the answer.
+func (a *asking) askFaces(r Request, of *hostQuestion) egress.Ruling {
+	h := a.hub
+	q := h.reachQuestion(r)
+	began := time.Now()
+	o, err := h.Questions.Ask(q, min(h.QuestionTimeout(), question.Grace), true)
+	if err != nil {
+		h.Log.Warn("a question about a host was not put", "principal", r.Principal.ID, "error", err)
+		return egress.Ruling{Verdict: egress.Asked}
+	}
+	a.mu.Lock()
+	of.ruling.Question = o.ID // also of one that nobody answers
+	a.mu.Unlock()
+	reason, err := h.Questions.Wait(context.Background(), o) // it ends by its time, and with the server
+	return a.ruled(o, q, reason, err, began)
+}
+
+// ruled returns the ruling by the end of a question about a host, and publishes it.
+func (a *asking) ruled(o *question.Open, q question.Question, reason string, err error, began time.Time) egress.Ruling {
+	ruling, outcome := egress.Ruling{Verdict: egress.Asked, Question: o.ID}, "declined"
+	switch {
+	case err == nil && reason == "":
+		ruling.Verdict, ruling.Answered, outcome = egress.Granted, true, "given"
+	case err == nil && reason == question.No:
+		ruling.Verdict, ruling.Answered = egress.Denied, true
+	}
+	a.hub.publishAnswer(q, outcome, began)
+	return ruling
 }
 
 // ask asks the user of a call about a host, after the questions before it, or takes the answer that somebody gives
@@ -204,22 +331,14 @@ func (a *asking) ask(c *askingCall, r Request, of *hostQuestion) egress.Ruling {
 	client.Go(func() {
 		var failed error
 		defer fault.Recover(ctx, h.Log, "asking about a host", &failed)
-		if !a.askClient(ctx, c, q, o, set, more) {
-			cancel() // nobody answers there
+		if !a.askClient(ctx, c, q, o, set, more) && !a.isWatched(r.Principal.ID) {
+			cancel() // nobody answers there, or on a face
 		}
 	})
 	reason, err := h.Questions.Wait(ctx, o)
 	cancel()
 	client.Wait()
-	ruling, outcome := egress.Ruling{Verdict: egress.Asked, Question: o.ID}, "declined"
-	switch {
-	case err == nil && reason == "":
-		ruling.Verdict, ruling.Answered, outcome = egress.Granted, true, "given"
-	case err == nil && reason == question.No:
-		ruling.Verdict, ruling.Answered = egress.Denied, true
-	}
-	h.publishAnswer(q, outcome, began)
-	return ruling
+	return a.ruled(o, q, reason, err, began)
 }
 
 // askClient asks through the client of a call what q says, and answers the open question about the same. It reports

@@ -203,6 +203,89 @@ func TestHoldIsBounded(t *testing.T) {
 	})
 }
 
+// TestHoldOnFaces: while a face of a person shows questions, connections wait for its answers, though no client can ask.
+func TestHoldOnFaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, connect := holdingHub(t, "ask ann network.reach ruled.example:443")
+		watch := func(p auth.Principal) Live {
+			l, err := h.WatchQuestions(t.Context(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		waits := func(p auth.Principal, host string, unlisted bool) chan egress.Verdict {
+			done := make(chan egress.Verdict, 1)
+			go func() { done <- connect(p, host, unlisted) }()
+			synctest.Wait()
+			return done
+		}
+		mayHold := func(p auth.Principal) bool {
+			return h.Asker().MayHold(egress.Owner{Principal: p.ID, Session: "s1"}, "new.example")
+		}
+		// Faces of others, and operators who look at everyone's questions, are not asked.
+		for _, p := range []auth.Principal{auth.User("bob", false), {ID: "user:op", Name: "op", Roles: auth.NewRoles(auth.Operator)}} {
+			defer watch(p).Close()
+		}
+		if got := connect(ann, "ruled.example:443", false); got != egress.Asked || mayHold(auth.Local) {
+			t.Errorf("with the faces of others: %v", got)
+		}
+		face, second := watch(ann), watch(ann)
+		local := watch(auth.Local)
+		began := time.Now()
+		all := []chan egress.Verdict{waits(ann, "ruled.example:443", false), waits(ann, "ruled.example:443", false)}
+		answerFirst(t, h, 1, "ruled.example", question.Once)
+		for _, done := range all {
+			if got := <-done; got != egress.Granted || time.Since(began) > 0 {
+				t.Errorf("after a yes on a face: %v after %s", got, time.Since(began))
+			}
+		}
+		if got := connect(ann, "ruled.example:443", false); got != egress.Granted {
+			t.Errorf("the next connection: %v", got)
+		}
+		if got := connect(ann, "new.example:443", true); got != egress.Asked || mayHold(ann) {
+			t.Errorf("a user with a token, about a host of no rule: %v", got)
+		}
+		// The answer counts for a minute. Nobody answers the next question: the connection does not wait for ever.
+		time.Sleep(answerSpan)
+		began = time.Now()
+		if got := connect(ann, "ruled.example:443", false); got != egress.Asked || time.Since(began) != 20*time.Second {
+			t.Errorf("without an answer: %v after %s", got, time.Since(began))
+		}
+		// The page is reloaded meanwhile: the question stays, and its answer counts for the next connection.
+		face.Close()
+		second.Close()
+		answerFirst(t, h, 1, "ruled.example", question.Once)
+		if got := connect(ann, "ruled.example:443", false); got != egress.Granted {
+			t.Errorf("after a late yes: %v", got)
+		}
+		// The person at the keyboard is asked about what no rule lists, and about so many hosts at once.
+		if !mayHold(auth.Local) {
+			t.Error("names are not held")
+		}
+		for n := range maxHosts {
+			all = append(all, waits(auth.Local, strings.Repeat("x", n+1)+".example:443", true))
+		}
+		if got := connect(auth.Local, "one-more.example:443", true); got != egress.Asked || mayHold(auth.Local) {
+			t.Errorf("one host more: %v", got)
+		}
+		for n := range maxHosts {
+			answerFirst(t, h, maxHosts-n, "example", question.Session)
+		}
+		for _, done := range all[2:] {
+			if got := <-done; got != egress.Granted {
+				t.Errorf("after a yes: %v", got)
+			}
+		}
+		local.Close()
+		time.Sleep(answerSpan)
+		synctest.Wait()
+		if len(h.asking.faces) != 2 { // of bob and of the operator
+			t.Errorf("faces are left: %v", h.asking.faces)
+		}
+	})
+}
+
 // TestHoldOfARule: what a rule asks stays a question when nobody has answered within the call, and the person who answers
 // it later is heard; the client is shown all that an answer allows.
 func TestHoldOfARule(t *testing.T) {

@@ -2,7 +2,8 @@
 import type { RefObject } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Failure, json, segment } from "./api";
-import { asked, end, isOperator, me, now, pointerIsOver, questionsCame, refused, type Asked } from "./state";
+import { address } from "./route";
+import { asked, end, isOperator, me, now, pointerIsOver, questionsCame, refused, sessionOf, titleOf, type Asked } from "./state";
 import * as text from "./text";
 import type { Field } from "./types";
 import { Loading, Trouble, useTask } from "./ui";
@@ -86,10 +87,17 @@ function One({ asked: a }: { asked: Asked }) {
     }));
   const off = !armed || task.busy || !!a.ended;
   const fields = q.form?.fields ?? [];
+  const session = q.session_id ? sessionOf(q.session_id) : undefined;
   return (
     <article ref={element} tabIndex={-1} class={"question" + (a.ended ? " ended" : "")} aria-label={"Question " + q.id} data-question={q.id}>
       <pre class="question-text">{text.lines(q.text)}</pre>
       <p class="quiet">
+        {session && (
+          <>
+            <a href={address(["sessions", session.session_id])}>{text.name(titleOf(session))}</a>
+            {" · "}
+          </>
+        )}
         {a.ended ? `It is over (${a.ended}).` : `The answer is no in ${left} s.`}
         {isOperator() && q.principal !== me.value?.principal && ` Asked of ${text.name(q.principal)}.`}
       </p>

@@ -48,7 +48,7 @@ export function Tokens({ of, again, named }: { of: Token[]; again: () => void; n
               <th scope="col">Token</th>
               {named && <th scope="col">User</th>}
               <th scope="col">For</th>
-              <th scope="col">Used</th>
+              <th scope="col" class="changed">Used</th>
               <th scope="col">Ends</th>
               <th scope="col">
                 <span class="hidden">Actions</span>
@@ -70,7 +70,7 @@ export function Tokens({ of, again, named }: { of: Token[]; again: () => void; n
                   {t.acts_for && ", for its users"}
                   {t.made_by && <span class="quiet"> made with {text.name(t.made_by)}</span>}
                 </td>
-                <td>{t.last_used ? text.ago(t.last_used, now.value) : "never"}</td>
+                <td class="changed">{t.last_used ? text.ago(t.last_used, now.value) : "never"}</td>
                 <td>{t.expires ? text.full(t.expires) : "never"}</td>
                 <td class="actions">
                   <button class="small danger" disabled={task.busy} onClick={() => revoke(t)} aria-label={"Revoke " + t.id}>
