@@ -9,7 +9,7 @@ import { connection, live } from "./live";
 import { Login, logIn, logOut, whoAmI } from "./login";
 import { Now } from "./now";
 import { address, codeOf, forget, route } from "./route";
-import { announced, isOperator, me, start, stop, waiting } from "./state";
+import { announced, isOperator, me, sessionOf, start, stop, titleOf, waiting } from "./state";
 import css from "./style.css";
 import { adopt } from "./style";
 import * as text from "./text";
@@ -166,6 +166,21 @@ function Screen() {
   );
 }
 
+// Waits tells on other screens than Now what waits. It moves nothing on the screen.
+function Waits() {
+  const q = waiting.value[0].question;
+  const session = q.session_id ? sessionOf(q.session_id) : undefined;
+  const [first, second] = text.lines(q.text).split("\n");
+  return (
+    <aside class="waits" aria-label="Waits for you">
+      <a href={address([])}>
+        ▲ {session && text.name(titleOf(session)) + " asks: "}
+        {(second || first).slice(0, 200)}
+      </a>
+    </aside>
+  );
+}
+
 function Frame() {
   const at = route.value.path[0] ?? "";
   useEffect(() => keys(shown()), []);
@@ -219,6 +234,7 @@ function Frame() {
       <main id="main" tabIndex={-1} class={["offline", "blocked"].includes(connection.value) ? "stale" : ""}>
         <Screen />
       </main>
+      {at !== "" && n > 0 && <Waits />}
       <p class="hidden" role="status">{announced.value && "A question waits: " + text.lines(announced.value)}</p>
       <Confirm />
       <Palette screens={shown()} />

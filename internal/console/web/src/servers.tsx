@@ -102,6 +102,7 @@ function One({ server: s }: { server: Server }) {
           <a href={s.authUrl} target="_blank" rel="noopener noreferrer">
             Log in at {text.name(s.name)}
           </a>
+          <span class="quiet"> in a new tab: it says who asks for what. This page goes on by itself afterwards.</span>
         </p>
       )}
       <dl class="facts">

@@ -1,0 +1,379 @@
+package test
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/target"
+	"github.com/chromedp/chromedp"
+
+	"sandlot/internal/servers/serverstest"
+)
+
+// asksForHosts answers a question about a host with one click: the program that has asked waits, and goes on. Two
+// programs of one command need one answer.
+func (c *consoleUse) asksForHosts(web *web) {
+	x := c.page
+	c.screen(x, "activity") // the question leads to it from any screen
+	x.see(`document.querySelector(".filters")`)
+	evaluate[bool](x, `(window.asked = 0, new MutationObserver(() => {
+		if (!window.asked && document.querySelector("nav .badge")) window.asked = Date.now();
+	}).observe(document.body, {childList: true, subtree: true}), true)`)
+	const command = `cd /tmp; rm -rf copy; date +%s%3N; git clone -q http://web.test:PORT/git/repo.git copy && ls copy && ` +
+		`curl -sS -m 60 http://web.test:PORT/hello; date +%s%3N`
+	done := make(chan *result, 1)
+	go func() { done <- c.agent.shell("home", web.script(command)) }()
+	x.see("window.asked > 0")
+	x.click("Now1 waiting")
+	x.shows(web.script("network.reach: web.test:PORT"))
+	x.shows("home")
+	c.picture(x, "host")
+	if hits := web.Hits.Load(); hits > 0 {
+		c.t.Errorf("%d requests before the answer", hits)
+	}
+	x.click("Once")
+	clicked := time.Now()
+	r := <-done
+	var began, ended int64
+	lines := strings.Fields(r.Text)
+	if len(lines) < 2 {
+		c.t.Fatalf("the command printed %q", r.All)
+	}
+	fmt.Sscan(lines[0], &began)
+	fmt.Sscan(lines[len(lines)-1], &ended)
+	if !strings.Contains(r.Text, "hello from") || began == 0 || ended == 0 {
+		c.t.Fatalf("after one click the command printed %q", r.All)
+	}
+	c.t.Logf("flow 1: the question about a host is on the screen %d ms after the command began, and the agent has its answer "+
+		"%d ms after the click", evaluate[int64](x, "window.asked")-began, time.Since(clicked).Milliseconds())
+	// A no counts too: the program is refused at once, and the timeline says why.
+	go func() { done <- c.agent.shell("home", web.script("curl -sS -m 60 http://no.test:PORT/hello")) }()
+	x.shows(web.script("network.reach: no.test:PORT"))
+	x.click("No")
+	if r := <-done; strings.Contains(r.All, "hello from") {
+		c.t.Errorf("after a no: %q", r.All)
+	}
+	c.screen(x, "sessions/"+c.home+"/network")
+	x.see(`document.querySelector("[data-cause=answered_no]")`)
+}
+
+// TestConsoleFlows: by the keyboard alone, an agent's machine opens as a shell, and a server of the registry is added,
+// logged in and tried.
+func TestConsoleFlows(t *testing.T) {
+	t.Parallel()
+	bank := serverstest.NewProtected(t, 3600)
+	at, err := url.Parse(bank.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := &registryUse{}
+	entries.entries.Store(&map[string]string{"com.example/bank": fmt.Sprintf(`{"server": {"name": "com.example/bank",
+		"title": "Bank", "description": "Tells what is left", "version": "1.0.0", "remotes": [{"type": "streamable-http",
+		"url": %q}]}}`, bank.URL)})
+	registry := httptest.NewServer(http.HandlerFunc(entries.ServeHTTP))
+	t.Cleanup(registry.Close)
+	s := prepare(t)
+	s.settings(fmt.Sprintf("mcp_registries: [\"test=%s\"]\nnetwork:\n  allow_private: [{host: \"%s\", cidr: 127.0.0.0/8}]\n",
+		registry.URL, at.Host))
+	s.begin([]string{"SANDLOT_SNAPSHOTS=true"})
+	c := &consoleUse{t: t, server: s, browsers: newBrowsers(t)}
+	c.ann = s.token("ann")
+	c.agent = s.connect(older, c.ann, nil)
+	c.home = c.agent.shell("home", "echo made-by-the-agent > /workspace/note.txt").session()
+	c.window = c.browsers()
+	c.page = s.logIn(c.window, c.ann)
+	c.opensTheMachine()
+	c.addsAServer()
+	c.forksALiveSession()
+}
+
+// tabTo presses the tab key until something of that name has the focus.
+func (x *tab) tabTo(name string) {
+	x.t.Helper()
+	for range 80 {
+		if evaluate[bool](x, `(e => (e?.getAttribute("aria-label") ?? e?.textContent ?? "").trim() === `+quoted(name)+
+			`)(document.activeElement)`) {
+			return
+		}
+		x.keys("\t")
+	}
+	x.t.Fatalf("no tab key leads to %q; the page shows\n%s", name, x.text())
+}
+
+// opensTheMachine opens the agent's session as a shell, sees its files and what it did, and gets out of the terminal.
+func (c *consoleUse) opensTheMachine() {
+	x := c.page
+	began := time.Now()
+	x.keys("gn")
+	x.see(`document.querySelector(".card[data-row]")`)
+	x.keys("j")
+	x.see(`document.activeElement?.matches(".card[data-row]")`)
+	x.keys("\r")
+	x.see(`document.querySelector("[data-terminal]") && document.activeElement?.closest(".shell")`)
+	x.types("cat note.txt; echo shell-$((6*7))\r")
+	x.see(`document.querySelector(".xterm-rows").innerText.includes("shell-42")`)
+	x.see(`document.querySelector(".xterm-rows").innerText.includes("made-by-the-agent")`)
+	c.t.Logf("flow 2: the agent's machine is a shell, and a command has run, %d ms after the first key", time.Since(began).Milliseconds())
+	// Out of the terminal, and to the other parts.
+	x.keys("\x1b")
+	x.keys("\t")
+	x.see(`!document.activeElement?.closest(".shell")`)
+	for _, part := range []struct{ name, shows string }{{"Timeline", "shell.execute"}, {"Results", "made-by-the-agent"},
+		{"Files", "note.txt"}} {
+		x.tabTo(part.name)
+		x.keys("\r")
+		x.shows(part.shows)
+	}
+	x.keys("j")
+	for range 10 {
+		if evaluate[bool](x, `document.activeElement.textContent.includes("note.txt")`) {
+			break
+		}
+		x.keys("j")
+	}
+	x.keys("\r")
+	x.see(`document.querySelector(".editor")?.value === "made-by-the-agent\n"`)
+	x.tabTo("Content of note.txt")
+	x.keys("\t") // a tab for the text
+	x.see(`document.querySelector(".editor").value.includes("\t")`)
+	x.keys("\x1b")
+	x.keys("\t")
+	x.tabTo("Save")
+	x.keys("\r")
+	x.shows("Saved")
+	x.tabTo("Close")
+	x.keys("\r")
+	x.see(`!document.querySelector("dialog[open]") && document.activeElement?.textContent.includes("note.txt")`) // the focus is back
+	// The palette leads into the terminal again.
+	x.do(chromedp.KeyEvent("k", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
+	x.see(`document.querySelector("[role=combobox]")`)
+	x.keys("terminal of home")
+	x.see(`document.querySelectorAll("[role=option]").length === 1`)
+	x.keys("\r")
+	x.see(`document.querySelector(".xterm-rows")?.innerText.includes("shell-42") && document.activeElement?.closest(".shell")`)
+	x.keys("\x1b")
+	x.keys("\t")
+	x.see(`!document.activeElement?.closest(".shell")`)
+}
+
+// addsAServer adds a server of the registry, logs in there, whose steps are shown, and tries its tool.
+func (c *consoleUse) addsAServer() {
+	x := c.page
+	began := time.Now()
+	x.keys("gs")
+	x.shows("Add a server")
+	x.tabTo("Add from the registry")
+	x.keys("\r")
+	x.see(`document.activeElement?.id === "registry-words"`)
+	x.keys("left")
+	x.keys("\r")
+	x.shows("1 found")
+	for range 10 {
+		if evaluate[bool](x, `document.activeElement?.matches(".card.entry")`) {
+			break
+		}
+		x.keys("\t")
+	}
+	x.keys("\r")
+	x.shows("It is reached at:")
+	x.tabTo("Show the call")
+	x.keys("\r")
+	x.tabTo("Add it")
+	x.keys("\r")
+	x.shows("needs a log-in")
+	c.picture(x, "login-needed")
+	x.tabTo("Log in at bank")
+	opened := chromedp.WaitNewTarget(x.ctx, func(info *target.Info) bool { return strings.Contains(info.URL, "/oauth/start/") })
+	x.keys("\r")
+	other := x.attach(opened)
+	other.shows("Go on only if you are ann")
+	c.picture(other, "login-begins")
+	other.keys("\t")
+	other.see(`document.activeElement?.textContent.startsWith("Go on to log in at")`)
+	other.keys("\r")
+	other.shows("Sandlot finishes the log-in now")
+	c.picture(other, "login-finished")
+	x.shows("connected")
+	x.see(named("button", "Try balance")) // nobody has reloaded the page
+	x.tabTo("Try balance")
+	x.keys("\r")
+	x.see(`document.querySelector("dialog[open]")`)
+	x.tabTo("Call it")
+	x.keys("\r")
+	x.see(`document.querySelector("[data-result]")?.innerText.includes("42 are left")`)
+	c.t.Logf("flow 3: a server of the registry is found, added, logged in and tried in %d ms", time.Since(began).Milliseconds())
+	x.tabTo("Close")
+	x.keys("\r")
+	x.see(`document.activeElement?.getAttribute("aria-label") === "Try balance"`)
+}
+
+// attach returns the tab that a page has opened.
+func (x *tab) attach(opened <-chan target.ID) *tab {
+	x.t.Helper()
+	select {
+	case id := <-opened:
+		ctx, end := chromedp.NewContext(x.ctx, chromedp.WithTargetID(id))
+		x.t.Cleanup(end)
+		other := &tab{t: x.t, ctx: ctx}
+		if err := chromedp.Do(ctx); err != nil {
+			x.t.Fatal(err)
+		}
+		return other
+	case <-time.After(time.Minute):
+		x.t.Fatal("no tab was opened")
+		return nil
+	}
+}
+
+// forksALiveSession forks a session whose interpreter and processes run: they go on in both, apart from each other.
+func (c *consoleUse) forksALiveSession() {
+	x := c.page
+	c.agent.code("home", "n = 41; import subprocess; p = subprocess.Popen(['sleep', '3000'])")
+	c.screen(x, "sessions/"+c.home+"/history")
+	x.click("Fork")
+	x.see(`location.hash.includes("/sessions/") && !location.hash.includes(` + quoted(c.home) + `)`)
+	made := evaluate[string](x, `location.hash.split("/")[2]`)
+	c.agent.want(made, "n += 1; print(n, p.poll())", "42 None")
+	c.agent.want(c.home, "print(n, p.poll())", "41 None")
+	x.see(`document.querySelector("[data-terminal]")`)
+	x.types("cat note.txt; echo copy-$((6*7))\r")
+	x.see(`document.querySelector(".xterm-rows").innerText.includes("copy-42")`)
+	c.screen(x, "sessions/"+made+"/history")
+	x.shows("Its parent is home")
+	c.screen(x, "sessions/"+c.home+"/history")
+	x.shows("Copies of it:")
+	c.picture(x, "family")
+}
+
+// movesLargeFiles uploads and downloads a file of 1 GB: neither the server nor the page has it in memory.
+func (c *consoleUse) movesLargeFiles() {
+	x := c.page
+	const size = 1 << 30
+	folder := c.t.TempDir()
+	given := filepath.Join(folder, "large.bin")
+	sum := writeRandom(c.t, given, size)
+	down := filepath.Join(folder, "down")
+	x.do(func(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
+		context := chromedp.FromContext(ctx)
+		_, err := cdp.Call(ctx, context.Browser, browser.SetDownloadBehavior, browser.SetDownloadBehaviorParams{
+			Behavior: browser.SetDownloadBehaviorBehaviorAllow, BrowserContextID: context.BrowserContextID, DownloadPath: down})
+		return chromedp.Void{}, err
+	})
+	c.screen(x, "sessions/"+c.home+"/files")
+	x.see(named("button", "Upload"))
+	server, page := memory(c.t, c.cmd.Process.Pid), x.heap()
+	most, stop := c.watchMemory()
+	began := time.Now()
+	x.do(chromedp.SetUploadFiles(chromedp.CSS("input[type=file]"), []string{given}))
+	x.shows("Uploading large.bin")
+	until(c.t, "the file is there", func() bool {
+		return evaluate[bool](x, `document.querySelector("main").innerText.includes("large.bin\t1.1 GB") &&
+			!document.querySelector("main").innerText.includes("Uploading")`)
+	})
+	up := time.Since(began)
+	if got := c.agent.shell("home", "sha256sum /workspace/large.bin").Text; !strings.HasPrefix(got, sum) {
+		c.t.Errorf("the file that was uploaded is %q, want %s", got, sum)
+	}
+	began = time.Now()
+	x.click("Download large.bin")
+	got := filepath.Join(down, "large.bin")
+	until(c.t, "the file has come", func() bool {
+		info, err := os.Stat(got)
+		return err == nil && info.Size() == size
+	})
+	c.t.Logf("1 GB: up in %s, down in %s; the server had %d MiB, and at most %d; the page has %d kB, and had %d", up,
+		time.Since(began), server>>20, most()>>20, x.heap()>>10, page>>10)
+	stop()
+	if hash := sumOf(c.t, got); hash != sum {
+		c.t.Errorf("the file that was downloaded is %s, want %s", hash, sum)
+	}
+	if m := most(); m > server+128<<20 {
+		c.t.Errorf("the server had %d MiB, and before %d", m>>20, server>>20)
+	}
+	if h := x.heap(); h > page+64<<20 {
+		c.t.Errorf("the page has grown by %d bytes", h-page)
+	}
+	// The address of the download is worth nothing elsewhere.
+	if strings.Contains(evaluate[string](x, "location.href"), "signature") {
+		c.t.Error("the address of the page has the signature")
+	}
+	// It cannot be read as text whole.
+	x.click("large.bin")
+	x.shows("It is not text")
+	x.click("Close")
+	x.click("Delete large.bin")
+	x.click("Delete")
+	x.see(`!document.querySelector("main").innerText.includes("large.bin")`)
+}
+
+// watchMemory returns the most memory that the server has had since.
+func (c *consoleUse) watchMemory() (most func() int64, stop func()) {
+	now := make(chan int64)
+	end, ended := make(chan struct{}), make(chan struct{})
+	var highest int64
+	go func() {
+		defer close(ended)
+		for {
+			highest = max(highest, memory(c.t, c.cmd.Process.Pid))
+			select {
+			case now <- highest:
+			case <-end:
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	}()
+	return func() int64 {
+			select {
+			case m := <-now:
+				return m
+			case <-ended:
+				return highest
+			}
+		}, func() {
+			close(end)
+			<-ended
+		}
+}
+
+// writeRandom writes a file of random bytes, and returns its SHA-256.
+func writeRandom(t *testing.T, path string, size int64) string {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.CopyN(io.MultiWriter(f, sum), rand.Reader, size); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%x", sum.Sum(nil))
+}
+
+func sumOf(t *testing.T, path string) string {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%x", sum.Sum(nil))
+}
