@@ -17,6 +17,7 @@ import (
 
 	"github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
 
@@ -37,7 +38,8 @@ func (c *consoleUse) asksForHosts(web *web) {
 	done := make(chan *result, 1)
 	go func() { done <- c.agent.shell("home", web.script(command)) }()
 	x.see("window.asked > 0")
-	x.click("Now1 waiting")
+	x.see(`document.querySelector(".waits a")?.innerText.includes("home asks: network.reach: web.test")`)
+	x.do(chromedp.Click(chromedp.CSS(".waits a")))
 	x.shows(web.script("network.reach: web.test:PORT"))
 	x.shows("home")
 	c.picture(x, "host")
@@ -54,6 +56,8 @@ func (c *consoleUse) asksForHosts(web *web) {
 	c.t.Logf("flow 1: the question about a host is on the screen %d ms after the command began, and the agent has its answer "+
 		"%d ms after the click", evaluate[int64](x, "window.asked")-began, time.Since(clicked).Milliseconds())
 	// A no counts too: the program is refused at once, and the timeline says why.
+	x.mouse(input.DispatchMouseEventTypeMouseMoved, [2]float64{1, 1})
+	x.see(`!document.querySelector("[data-question]")`)
 	go func() { done <- c.agent.shell("home", web.script("curl -sS -m 60 http://no.test:PORT/hello")) }()
 	x.shows(web.script("network.reach: no.test:PORT"))
 	x.click("No")
@@ -65,7 +69,7 @@ func (c *consoleUse) asksForHosts(web *web) {
 }
 
 // TestConsoleFlows: by the keyboard alone, an agent's machine opens as a shell, and a server of the registry is added,
-// logged in and tried.
+// logged in and tried. Then forks, snapshots, answers for always, terminals, an upload and a link for another browser.
 func TestConsoleFlows(t *testing.T) {
 	t.Parallel()
 	bank := serverstest.NewProtected(t, 3600)
@@ -80,7 +84,8 @@ func TestConsoleFlows(t *testing.T) {
 	registry := httptest.NewServer(http.HandlerFunc(entries.ServeHTTP))
 	t.Cleanup(registry.Close)
 	s := prepare(t)
-	s.settings(fmt.Sprintf("mcp_registries: [\"test=%s\"]\nnetwork:\n  allow_private: [{host: \"%s\", cidr: 127.0.0.0/8}]\n",
+	s.settings(fmt.Sprintf("mcp_registries: [\"test=%s\"]\nnetwork:\n  allow_private: [{host: \"%s\", cidr: 127.0.0.0/8}]\n"+
+		"policy:\n  rules:\n    - ask * shell.execute *ask-me*\n",
 		registry.URL, at.Host))
 	s.begin([]string{"SANDLOT_SNAPSHOTS=true"})
 	c := &consoleUse{t: t, server: s, browsers: newBrowsers(t)}
@@ -92,6 +97,11 @@ func TestConsoleFlows(t *testing.T) {
 	c.opensTheMachine()
 	c.addsAServer()
 	c.forksALiveSession()
+	c.answersAlways()
+	c.opensTerminals()
+	c.replacesAFile()
+	c.goesBack()
+	c.logsAnotherIn()
 }
 
 // tabTo presses the tab key until something of that name has the focus.
@@ -370,4 +380,155 @@ func sumOf(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("%x", sum.Sum(nil))
+}
+
+// answersAlways answers for always, which stands on the screen Access, counts, and is taken back there.
+func (c *consoleUse) answersAlways() {
+	x := c.page
+	const command = "echo ask-me-always"
+	run := func() chan string {
+		done := make(chan string, 1)
+		go func() {
+			r, err := c.agent.try(context.Background(), "execute_command", args{"command": command, "session_id": c.home})
+			if err != nil {
+				done <- err.Error()
+				return
+			}
+			done <- r.Text
+		}()
+		return done
+	}
+	c.screen(x, "")
+	done := run()
+	x.shows(command)
+	x.click("Always")
+	if got := <-done; !strings.Contains(got, "ask-me-always\n") {
+		c.t.Errorf("after a yes for always: %q", got)
+	}
+	if got := <-run(); !strings.Contains(got, "ask-me-always\n") {
+		c.t.Errorf("the yes does not count always: %q", got)
+	}
+	c.screen(x, "access")
+	x.click("Withdraw shell.execute " + command)
+	x.see(`!document.querySelector("[data-answer]")`)
+	c.screen(x, "")
+	done = run()
+	x.see(`document.querySelector("[data-question]:not(.ended)")`)
+	x.click("No")
+	if got := <-done; strings.Contains(got, "ask-me-always\n") {
+		c.t.Errorf("after a no: %q", got)
+	}
+	c.screen(x, "activity")
+	const outcome = `[...document.querySelectorAll(".timeline li")].find(e => e.innerText.includes("consent.ask") && e.querySelector(".state.%s"))`
+	x.see(fmt.Sprintf(outcome, "good"))
+	x.see(fmt.Sprintf(outcome, "calm"))
+	if evaluate[bool](x, "!!"+fmt.Sprintf(outcome, "bad")) {
+		c.t.Error("an answer is shown as a failure")
+	}
+}
+
+// opensTerminals opens a second terminal, and closes it. What a program prints does nothing to the page: an address opens
+// after a question alone.
+func (c *consoleUse) opensTerminals() {
+	x := c.page
+	c.screen(x, "sessions/"+c.home+"/terminal")
+	x.see(`document.querySelector("[data-terminal]")`)
+	first := evaluate[string](x, `document.querySelector("[data-terminal]").dataset.terminal`)
+	x.click("New terminal")
+	x.see(`document.querySelector("[data-terminal]")?.dataset.terminal !== ` + quoted(first))
+	x.types(`printf '\033]0;hit\007\033]8;;https://evil.example/%s\033\\the-link\033]8;;\033\\ \033]8;;javascript:alert(1)\033\\no-link\033]8;;\033\\ ok-%s\n' a $((6*7))` + "\r")
+	x.see(`document.querySelector(".xterm-rows").innerText.includes("ok-42")`)
+	if title := evaluate[string](x, "document.title"); strings.Contains(title, "hit") {
+		c.t.Errorf("a program has called the page %q", title)
+	}
+	// The place of a text on the screen: rows are made of spans, and all characters are as wide.
+	place := func(text string) [2]float64 {
+		return evaluate[[2]float64](x, `(() => {
+			const row = [...document.querySelectorAll(".xterm-rows > div")].findLast(e => e.textContent.includes(`+quoted(text)+`) && e.textContent.includes("ok-42"));
+			const range = document.createRange(), walk = document.createTreeWalker(row, NodeFilter.SHOW_TEXT);
+			let at = row.textContent.indexOf(`+quoted(text)+`) + 3;
+			for (let n = walk.nextNode(); n; at -= n.length, n = walk.nextNode()) if (at < n.length) { range.setStart(n, at); range.setEnd(n, at + 1); break; }
+			const r = range.getBoundingClientRect();
+			return [r.x + r.width / 2, r.y + r.height / 2];
+		})()`)
+	}
+	for _, link := range []struct {
+		text string
+		asks bool
+	}{{"no-link", false}, {"the-link", true}} {
+		at := place(link.text)
+		x.mouse(input.DispatchMouseEventTypeMouseMoved, [2]float64{at[0] + 1, at[1]})
+		x.mouse(input.DispatchMouseEventTypeMouseMoved, at)
+		time.Sleep(300 * time.Millisecond) // xterm looks for links when the mouse rests
+		x.clickAt(at)
+		if !link.asks {
+			time.Sleep(300 * time.Millisecond)
+			if evaluate[bool](x, `!!document.querySelector("dialog[open]")`) {
+				c.t.Error("an address of JavaScript is offered")
+			}
+			continue
+		}
+		x.shows("Open this address?")
+		x.shows("https://evil.example/a")
+		x.click("Cancel")
+	}
+	x.click("Close this one")
+	x.see(`document.querySelector("[data-terminal]")?.dataset.terminal === ` + quoted(first))
+}
+
+// replacesAFile uploads a file whose name is taken, which is replaced after a question alone.
+func (c *consoleUse) replacesAFile() {
+	x := c.page
+	x.expect("412")
+	c.agent.shell("home", "echo old > /workspace/taken.txt")
+	given := filepath.Join(c.t.TempDir(), "taken.txt")
+	if err := os.WriteFile(given, []byte("new\n"), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	c.screen(x, "sessions/"+c.home+"/files")
+	x.shows("taken.txt")
+	x.do(chromedp.SetUploadFiles(chromedp.CSS("input[type=file]"), []string{given}))
+	x.shows("Replace taken.txt?")
+	if got := c.agent.shell("home", "cat /workspace/taken.txt").Text; !strings.HasPrefix(got, "old") {
+		c.t.Errorf("before the answer the file has %q", got)
+	}
+	x.click("Replace it")
+	until(c.t, "the file is replaced", func() bool {
+		return strings.HasPrefix(c.agent.shell("home", "cat /workspace/taken.txt").Text, "new")
+	})
+}
+
+// goesBack goes back to a snapshot: variables and files are as they were then.
+func (c *consoleUse) goesBack() {
+	x := c.page
+	c.agent.code("home", "state = 'then'; open('/workspace/state.txt', 'w').write('then')")
+	c.screen(x, "sessions/"+c.home+"/history")
+	x.fill("#snapshot", "then")
+	x.click("Take a snapshot")
+	x.see(named("button", "Go back"))
+	c.agent.code("home", "state = 'now'; open('/workspace/state.txt', 'w').write('now')")
+	x.click("Go back")
+	x.shows("Go back to then?")
+	x.see(`(() => { const all = [...document.querySelectorAll("dialog[open] button.danger")]; all.at(-1).click(); return true; })()`)
+	until(c.t, "the session is as it was", func() bool {
+		r, err := c.agent.try(c.t.Context(), "execute_code", args{"code": "print(state, open('/workspace/state.txt').read())",
+			"session_id": "home"})
+		return err == nil && strings.Contains(r.Text, "then then")
+	})
+	c.screen(x, "sessions/home/history")
+	x.see(`document.querySelector("dialog[open]") || (` + named("button", "Remove") + `?.click(), false)`)
+	x.see(`(` + named("button.danger", "Remove") + `)?.click() === undefined && !document.querySelector("dialog[open]")`)
+	x.shows("No snapshot of this session.")
+}
+
+// logsAnotherIn makes a link on the screen Connect, by which another browser is the same user.
+func (c *consoleUse) logsAnotherIn() {
+	x := c.page
+	c.screen(x, "connect")
+	x.click("Make a link")
+	x.see(`[...document.querySelectorAll(".command pre")].at(-1)?.innerText.includes("#code=")`)
+	link := evaluate[string](x, `[...document.querySelectorAll(".command pre")].at(-1).innerText`)
+	other := c.browsers().tab()
+	other.open(strings.TrimSpace(link))
+	other.see(`document.querySelector(".who")?.textContent.includes("ann")`)
 }

@@ -176,7 +176,7 @@ export function Answers({ all }: { all?: boolean }) {
                   {all && text.name(a.principal) + ", "}{text.ago(a.given, now.value)}
                 </span>
               </span>
-              <button class="small" disabled={task.busy} onClick={() => forget(a)} aria-label={`Withdraw ${a.operation} ${a.detail ?? ""}`}>
+              <button class="small" disabled={task.busy} onClick={() => forget(a)} aria-label={`Withdraw ${text.name(a.operation)} ${text.name(a.detail ?? "")}`}>
                 Withdraw
               </button>
             </li>

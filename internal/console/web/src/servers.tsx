@@ -72,6 +72,7 @@ function One({ server: s }: { server: Server }) {
       }),
     });
   const stopped = s.state === "disabled";
+  const logsIn = !!s.authUrl && /^https?:\/\//i.test(s.authUrl);
   return (
     <>
       <p>
@@ -96,10 +97,10 @@ function One({ server: s }: { server: Server }) {
       </Heading>
       {task.busy && <p class="quiet" role="status">Working …</p>}
       <Trouble of={task.failed} />
-      {s.lastError && <Trouble of={s.lastError} what="Why" />}
-      {s.authUrl && /^https?:\/\//i.test(s.authUrl) && (
-        <p>
-          <a href={s.authUrl} target="_blank" rel="noopener noreferrer">
+      {s.lastError && !logsIn && <Trouble of={s.lastError} what="Why" />}
+      {logsIn && (
+        <p class="login-needed">
+          <a class="button" href={s.authUrl} target="_blank" rel="noopener noreferrer">
             Log in at {text.name(s.name)}
           </a>
           <span class="quiet"> in a new tab: it says who asks for what. This page goes on by itself afterwards.</span>

@@ -26,10 +26,17 @@ const signs: Record<string, [sign: string, tone: string, word?: string]> = {
   error: ["✕", "bad"],
   ok: ["✓", "good"],
   started: ["…", "busy"],
+  given: ["✓", "good", "yes"],
+  declined: ["○", "calm", "no"],
+  replayed: ["✓", "good", "answered again"],
+  stopping: ["◐", "calm"],
 };
 
+// calm are words that tell of no failure, as the codes of faults and some words do.
+const calm = /^(?!refused|failed|unreachable|lost|killed|gone)[a-z_ ]+$/;
+
 export function State({ of }: { of: string }) {
-  const [sign, tone, word] = signs[of] ?? ["✕", "bad"];
+  const [sign, tone, word] = signs[of] ?? (calm.test(of) ? ["○", "calm"] : ["✕", "bad"]);
   return (
     <span class={"state " + tone}>
       <span aria-hidden="true">{sign}</span> {word ?? text.name(of)}
