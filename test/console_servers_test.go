@@ -73,9 +73,9 @@ func (s *server) stopsAndRemoves(x *tab, agent *client, odd string) {
 	}
 	x.click("Start")
 	x.see(named("button", "Stop"))
-	x.shows("connected")
-	if got := agent.call("ext_"+odd+"_say", args{"text": "again"}).Text; !strings.Contains(got, "odd: again") {
-		s.t.Errorf("after the start the tool says %q", got)
+	x.shows("needs approval") // a new process describes the tool as before the change that was approved
+	if got := agent.call("ext_"+odd+"_where", args{}).Text; !strings.Contains(got, "/workspace") {
+		s.t.Errorf("after the start a tool says %q", got)
 	}
 	x.click("Remove")
 	x.shows("Remove odd?")
