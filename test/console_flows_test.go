@@ -140,6 +140,7 @@ func TestConsoleFlows(t *testing.T) {
 // tabTo presses the tab key until something of that name has the focus.
 func (x *tab) tabTo(name string) {
 	x.t.Helper()
+	x.see(named("button, a, textarea", name))
 	for range 80 {
 		if evaluate[bool](x, `(e => (e?.getAttribute("aria-label") ?? e?.textContent ?? "").trim() === `+quoted(name)+
 			`)(document.activeElement)`) {

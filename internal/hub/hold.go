@@ -229,6 +229,25 @@ func (a *asking) question(r Request) *hostQuestion {
 	return q
 }
 
+// counts returns the answer of a running call, or of a face, that counts for a host: it was given for an earlier
+// connection.
+func (a *asking) counts(principal, session, host string) (r egress.Ruling, known bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key := [2]string{session, host}
+	for _, c := range slices.Backward(a.calls[principal]) {
+		if q := c.hosts[key]; q != nil && q.ruling.Answered {
+			return q.ruling, true
+		}
+	}
+	if f := a.faces[principal]; f != nil {
+		if q := f.hosts[key]; q != nil && q.ruling.Answered {
+			return q.ruling, true
+		}
+	}
+	return r, false
+}
+
 // faceQuestion returns the question about a host on the faces of a principal, and asks it if it is new; nil: no face
 // watches. A question that was asked stays when its face goes, as a page that is reloaded: it ends by its time. The caller
 // holds mu.

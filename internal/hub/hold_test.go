@@ -243,6 +243,11 @@ func TestHoldOnFaces(t *testing.T) {
 		if got := connect(ann, "ruled.example:443", false); got != egress.Granted {
 			t.Errorf("the next connection: %v", got)
 		}
+		// A rule asks before it is known that the connection waits: what was answered is not asked again.
+		if got := h.Reach(egress.Owner{Principal: ann.ID, Session: "s1"}, "ruled.example:443", egress.Connecting); got.Verdict !=
+			egress.Granted || len(h.Questions.List(nil)) > 0 {
+			t.Errorf("the rule says %v, and asks %v", got, h.Questions.List(nil))
+		}
 		if got := connect(ann, "new.example:443", true); got != egress.Asked || mayHold(ann) {
 			t.Errorf("a user with a token, about a host of no rule: %v", got)
 		}
@@ -309,6 +314,16 @@ func TestHoldOfARule(t *testing.T) {
 		if got := connect(auth.Local, "github.com:443", false); got != egress.Granted {
 			t.Errorf("after an answer on a terminal: %v", got)
 		}
+		// What a client has answered counts until its call ends, and is not asked again.
+		end = begunCall(t, h, auth.Local, &person{answer: always(allowOnce)})
+		if got := connect(auth.Local, "pypi.org:443", false); got != egress.Granted {
+			t.Errorf("after an answer in a client: %v", got)
+		}
+		if got := h.Reach(egress.Owner{Principal: auth.Local.ID, Session: "s1"}, "pypi.org:443", egress.Connecting); got.Verdict !=
+			egress.Granted || len(h.Questions.List(nil)) > 0 {
+			t.Errorf("the rule says %v, and asks %v", got, h.Questions.List(nil))
+		}
+		end()
 		if got := connect(auth.Local, "github.com:443", false); got != egress.Asked {
 			t.Errorf("an answer for once counts twice: %v", got)
 		}

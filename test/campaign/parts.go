@@ -122,7 +122,7 @@ var parts = []part{
 			"TestHubConformance", "TestHubClientConformance"}}},
 	},
 	{
-		name: "console", minutes: 10,
+		name: "console", minutes: 15,
 		proves: "every screen of the web console in a real browser, dark and light, narrow and wide: no finding of axe-core, " +
 			"nothing that the page's policy refuses, pictures of each; third-party servers in it; " +
 			"by the keyboard alone, an agent's machine as a shell, and a server of a registry added, logged in and tried; forks; " +
