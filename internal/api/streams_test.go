@@ -18,7 +18,7 @@ func TestTheClientGoesWhileItsInputWaits(t *testing.T) {
 		stream, agent := net.Pipe()
 		defer agent.Close()
 		ended := make(chan bool)
-		go func() { ended <- pipe(ours, ours, stream) }()
+		go func() { ended <- (&pipe{client: ours, stream: stream}).run(ours) }()
 		go io.Copy(io.Discard, client)
 		if err := command.WriteFrame(client, command.Stdin, make([]byte, 1000)); err != nil {
 			t.Fatal(err)
@@ -39,7 +39,7 @@ func TestInputThatWaits(t *testing.T) {
 		client, ours := net.Pipe()
 		stream, agent := net.Pipe()
 		ended := make(chan bool, 1)
-		go func() { ended <- pipe(ours, ours, stream) }()
+		go func() { ended <- (&pipe{client: ours, stream: stream}).run(ours) }()
 		go command.WriteFrame(client, command.Stdin, []byte("input"))
 		buf := make([]byte, command.MaxFrame)
 		for range 3 { // while the input waits
@@ -85,7 +85,7 @@ func TestAClientThatTakesNothing(t *testing.T) {
 			}
 		}()
 		began := time.Now()
-		if pipe(ours, ours, stream) {
+		if (&pipe{client: ours, stream: stream}).run(ours) {
 			t.Error("the process is said to have ended")
 		}
 		if took := time.Since(began); took < conn.Stall || took > 2*conn.Stall {
