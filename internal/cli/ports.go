@@ -135,6 +135,7 @@ func (p *program) ports() *cobra.Command {
 		return nil
 	})
 	c.AddCommand(p.exposePort(), p.closePort())
+	alsoList(c)
 	return c
 }
 
