@@ -54,7 +54,7 @@ func TestFeed(t *testing.T) {
 	}
 	server := httptest.NewServer(http.HandlerFunc(serve))
 	defer server.Close()
-	c, err := client.New(server.URL, "", "")
+	c, err := client.New("", server.URL, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -167,6 +167,9 @@ func (s *Stack) Open(host *image.Template) {
 // host. What fails is logged, and tried again by the next call.
 func (s *Stack) Make(ctx context.Context, host *image.Template) {
 	for _, k := range s.kinds {
+		if ctx.Err() != nil { // the server stops
+			return
+		}
 		p := k.interpreter(host)
 		if p == "" || k.ready.Load() != nil && !k.isStale(*k.ready.Load()) {
 			continue
