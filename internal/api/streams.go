@@ -70,7 +70,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request, who auth.Principal
 	ctx, cancel := context.WithTimeout(r.Context(), startLimit)
 	defer cancel()
 	stopped := make(chan struct{})
-	done, err := s.tunnels.begin(sync.OnceFunc(func() { close(stopped) }))
+	done, err := s.tunnels.begin(func() { close(stopped) })
 	if err != nil {
 		_ = command.Started{Failure: fault.From(err).Error()}.Write(c)
 		return nil

@@ -331,6 +331,13 @@ func (p *program) withJSON(c *cobra.Command, run func(*cobra.Command, []string) 
 	return c
 }
 
+// sayIfNone says on standard error that a list is empty: on a terminal, nothing at all would look as if nothing was done.
+func (p *program) sayIfNone(n int, text string) {
+	if n == 0 {
+		fmt.Fprintln(p.err, text)
+	}
+}
+
 func (p *program) version() *cobra.Command {
 	c := &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs}
 	return p.withJSON(c, func(*cobra.Command, []string) error {

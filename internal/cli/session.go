@@ -289,6 +289,7 @@ func (p *program) sessions() *cobra.Command {
 		if p.asJSON {
 			return p.json(list.Sessions)
 		}
+		p.sayIfNone(len(list.Sessions), "There are no sessions.")
 		for _, s := range list.Sessions {
 			kind := ""
 			if s.Home {

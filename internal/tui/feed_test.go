@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"sandlot/internal/api/client"
 	"sandlot/internal/event"
+	"sandlot/internal/hub"
 )
 
 // TestFeed: what a server says beside data, also what this program does not know, does not break the connection.
@@ -77,4 +79,15 @@ func TestFeed(t *testing.T) {
 			t.Fatal("the second event does not come")
 		}
 	}
+}
+
+// TestListsBeforeTheyCome: that there is nothing is said once it is known.
+func TestListsBeforeTheyCome(t *testing.T) {
+	b := newBench(t, 80, 24)
+	if s := b.screen(); strings.Contains(s, "none") || strings.Contains(s, "no MCP servers") {
+		t.Errorf("before the lists have come:\n%s", s)
+	}
+	b.tell(hub.SessionsChange{Change: "all", Sessions: &[]hub.SessionRow{}})
+	b.tell(hub.ServersChange{Change: "all", Servers: &[]hub.ServerRow{}})
+	b.shows("none", "no MCP servers")
 }
