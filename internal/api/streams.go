@@ -99,7 +99,7 @@ const (
 	startLimit    = 30 * time.Second // for the start of a process
 	endLimit      = 10 * time.Second // for the last output of a process
 	probeInterval = 5 * time.Second  // between probes of a client whose input is blocked
-	hangUpLimit   = 2 * time.Second  // for a process to end that was hung up
+	hangUpLimit   = 2 * time.Second  // for a process to end that was hung up, and its client to be told
 )
 
 // pipe forwards the frames of a process and its client.
@@ -152,6 +152,8 @@ func (p *pipe) run(fromClient io.Reader) bool {
 					p.stream.Close()
 				}
 			case <-stops:
+				p.finalDeadline.Store(true)
+				p.client.SetWriteDeadline(time.Now().Add(hangUpLimit))                // also for what is being written
 				_ = p.write(command.Exit, command.EndedStatus(hungUp, serverStopped)) // then the client leaves
 				p.clientGone.Store(true)
 				p.stream.SetReadDeadline(time.Now().Add(hangUpLimit))
