@@ -59,6 +59,7 @@ type Server struct {
 	mux      *http.ServeMux
 	previews *preview.Server
 	live     *live.Server
+	tunnels  *tunnels
 	document storedDocument
 	began    time.Time // when the server started
 	replies  *once.Replies[*storedAnswer]
@@ -81,7 +82,8 @@ func New(c Config) *Server {
 		began: time.Now(),
 		previews: preview.New(preview.Config{Hub: c.Hub, Limits: c.Limits, CheckHost: c.Origins.checkHost,
 			IsToken: c.Authenticator.IsToken, Log: c.Log}),
-		live: &live.Server{Hub: c.Hub, EventQuery: eventQuery, Log: c.Log}}
+		live:    &live.Server{Hub: c.Hub, EventQuery: eventQuery, Log: c.Log},
+		tunnels: newTunnels()}
 	s.mux.Handle("/", s.notFound("MCP is at /mcp, the API at /v1"))
 	s.mux.Handle("/v1/", s.identify(s.notFound("see docs/guide/api.md")))
 	s.mux.Handle("/mcp", s.mcp()) // the gateway names the operation of each MCP method

@@ -452,6 +452,7 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	}
 	closing.Wait()
 	serving.Wait()
+	a.api.EndTunnels(drainCtx)
 	stop()
 	tasks.Wait()
 	a.removeVolumes()

@@ -124,6 +124,7 @@ func (p *program) ports() *cobra.Command {
 		if p.asJSON {
 			return p.json(rows)
 		}
+		p.sayIfNone(len(rows), "No port is exposed.")
 		for _, row := range rows {
 			access := "private"
 			if row.Public {
@@ -135,6 +136,7 @@ func (p *program) ports() *cobra.Command {
 		return nil
 	})
 	c.AddCommand(p.exposePort(), p.closePort())
+	alsoList(c)
 	return c
 }
 

@@ -389,6 +389,7 @@ func (p *program) tokenList() *cobra.Command {
 			if p.asJSON {
 				return p.json(append([]auth.Token{}, all...))
 			}
+			p.sayIfNone(len(all), "There are no tokens.")
 			for _, t := range all {
 				expires, kind := "never", "user"
 				if t.Expires != nil {

@@ -29,6 +29,7 @@ type duplex struct {
 	answers *runningAnswers
 	origin  event.Origin     // of the request that carries the messages
 	results toolview.Results // that the client asks for
+	stops   <-chan struct{}  // closed when the server stops: the session ends as soon as all calls are answered
 
 	lines    chan inputResult // from the goroutine that reads the input
 	readers  sync.WaitGroup
@@ -89,8 +90,18 @@ func (d *duplex) SessionID() string { return "" }
 
 // Read implements mcp.Connection.
 func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
-	for len(d.queue) == 0 {
+	for stops := d.stops; len(d.queue) == 0; {
+		var answered <-chan struct{}
+		if stops == nil && d.stops != nil {
+			if d.allWritten() {
+				return nil, io.EOF
+			}
+			answered = d.written
+		}
 		select {
+		case <-stops:
+			stops = nil
+		case <-answered:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-d.closed:

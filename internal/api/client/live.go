@@ -32,7 +32,7 @@ type Live struct {
 
 // LiveMessage is what the server says on the live channel.
 type LiveMessage struct {
-	Op      string            `json:"op"` // opened, data, lost, closed or error
+	Op      string            `json:"op"` // opened, data, lost, current, closed, error, or a newer server's
 	Channel uint32            `json:"channel"`
 	Cursor  string            `json:"cursor"`
 	Data    json.RawMessage   `json:"data"`

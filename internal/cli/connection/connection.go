@@ -109,6 +109,9 @@ func (p *commands) list() *cobra.Command {
 		if p.asJSON {
 			return p.json(list.Servers)
 		}
+		if len(list.Servers) == 0 {
+			fmt.Fprintln(p.Err, "There are no MCP servers: `sandlot mcp add` adds one.")
+		}
 		for _, one := range list.Servers {
 			r := connectionRow{one}
 			fmt.Fprintf(p.Out, "%-8s %-20s %-14s %9s  %s\n", r.ID, r.Name, r.State,
