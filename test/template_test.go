@@ -60,7 +60,6 @@ templates:
   plain: {image: "sandlot-test/base:1", pool: 0}
   data: {runtime: gvisor, DATA}
   python: {runtime: docker, DATA}
-  users: {image: "sandlot-test/base:1", packages: {apt: [openssh-client]}, network: {allow: [MIRRORS]}, pool: 0}
   broken:
     image: sandlot-test/base:1
     packages: {pip: ["no-such-package-of-sandlots-tests==9.9"]}
@@ -76,7 +75,7 @@ templates:
 // testData is the definition of the templates data and python.
 const testData = `
     image: "sandlot-test/base:1",
-    packages: {pip: [six==1.17.0], npm: [semver@7.7.2], apt: [hello]},
+    packages: {pip: [six==1.17.0], npm: [semver@7.7.2], apt: [hello, openssh-client]},
     files: {/etc/greeting: hello from the template,
       /usr/local/bin/greet: {text: "#!/bin/sh\ncat /etc/greeting\n", mode: "0755"}},
     start: echo started >>/workspace/log,
@@ -137,7 +136,7 @@ func testSettings(t *testing.T, daemon *dockertest.Daemon) {
 	s.settings(settings)
 	s.restart()
 	progress := ""
-	for _, name := range []string{"data", "python", "users"} { // these take longest
+	for _, name := range []string{"data", "python"} { // these take longest
 		out, errs, code := s.cli("template", "build", name)
 		if progress += out; code != 0 {
 			t.Fatalf("%s%s", out, errs)
@@ -171,7 +170,7 @@ func testSettings(t *testing.T, daemon *dockertest.Daemon) {
 		t.Errorf("plain: %q", r.All)
 	}
 	// Packages may give files to other users, and so may programs of sessions.
-	users := c.call("execute_command", args{"template": "users", "session_id": "new", "command": "stat -c %G:%a " +
+	users := c.call("execute_command", args{"template": "data", "session_id": "new", "command": "stat -c %G:%a " +
 		"/usr/bin/ssh-agent; chown _apt /usr/bin/ssh-agent; stat -c %U /usr/bin/ssh-agent; grep CapBnd /proc/self/status"})
 	if users.Text != "_ssh:2755\n_apt\nCapBnd:\t00000000000404fb" {
 		t.Errorf("users: %q", users.All)
