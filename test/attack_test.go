@@ -102,7 +102,7 @@ func runAttacks(t *testing.T, s *server, mallory string) {
 				"20)); time.sleep(0.05)\ntime.sleep(20)' & done; wait", 15},
 		{"disk filler", "bash", "i=0; while :; do i=$((i+1)); head -c 20000000 /dev/zero > /tmp/f$i || break; done; " +
 			"rm -f /tmp/f*", 15},
-		{"workspace filler", "bash", "i=0; n=0; while [ $n -lt 50 ]; do i=$((i+1)); head -c 50000000 /dev/zero > /workspace/f$i " +
+		{"workspace filler", "bash", "i=0; n=0; while [ $n -lt 10 ]; do i=$((i+1)); head -c 50000000 /dev/zero > /workspace/f$i " +
 			"|| n=$((n+1)); done", 30},
 		{"output flood", "bash", "yes 0123456789012345678901234567890123456789", 2},
 		{"stderr flood", "python", "import os\nwhile True: os.write(2, b'x' * 65536)", 2},
@@ -113,10 +113,10 @@ func runAttacks(t *testing.T, s *server, mallory string) {
 			"signal.SIG_IGN)\n  except Exception: pass\nwhile True: pass", 2},
 		{"closed descriptors", "python",
 			"import os\nfor fd in range(0, 64):\n  try: os.close(fd)\n  except OSError: pass\nwhile True: pass", 2},
-		{"false replies", "python", "import os\nfor i in range(200000): os.write(4, b'{\"id\": %d, \"ok\": true, " +
+		{"false replies", "python", "import os\nfor i in range(50000): os.write(4, b'{\"id\": %d, \"ok\": true, " +
 			"\"result\": \"forged\"}\\n' % i)", 10},
 		{"huge result", "python", "'x' * (400 << 20)", 20},
-		{"deep recursion", "python", "def f(x): return f(x)\nimport sys\nsys.setrecursionlimit(10**9)\nf(1)", 10},
+		{"deep recursion", "python", "def f(x): return f(x)\nimport sys\nsys.setrecursionlimit(10**9)\nf(1)", 5},
 		{"many rich values", "python",
 			"class P:\n  def _repr_png_(self): return b'x' * (1 << 20)\nfor i in range(1000): display(P())", 20},
 	} {

@@ -58,7 +58,7 @@ docker: {host: "DAEMON"}
 network: {allow_private: [PRIVATE]}
 templates:
   plain: {image: "sandlot-test/base:1", pool: 0}
-  data: {runtime: gvisor, DATA}
+  data: {runtime: gvisor, DATA_AND_USERS}
   python: {runtime: docker, DATA}
   broken:
     image: sandlot-test/base:1
@@ -72,10 +72,11 @@ templates:
   away: {image: "127.0.0.1:1/no/such:1", pool: 0}
 `
 
-// testData is the definition of the templates data and python.
+// testData is the definition of the templates data and python. Data has a package with a group of its own beside it, for
+// which containers lack capabilities.
 const testData = `
     image: "sandlot-test/base:1",
-    packages: {pip: [six==1.17.0], npm: [semver@7.7.2], apt: [hello, openssh-client]},
+    packages: {pip: [six==1.17.0], npm: [semver@7.7.2], apt: [hello]},
     files: {/etc/greeting: hello from the template,
       /usr/local/bin/greet: {text: "#!/bin/sh\ncat /etc/greeting\n", mode: "0755"}},
     start: echo started >>/workspace/log,
@@ -87,8 +88,9 @@ const testData = `
 // withData returns settings for that Docker daemon, in which the archive's package manager may reach its mirrors.
 func withData(t *testing.T, settings, archive, daemon string) string {
 	t.Helper()
-	return strings.NewReplacer("DAEMON", daemon).Replace(withMirrors(t, strings.ReplaceAll(settings, "DATA", testData),
-		archive))
+	users := strings.Replace(testData, "apt: [hello]", "apt: [hello, openssh-client]", 1)
+	text := strings.NewReplacer("DATA_AND_USERS", users, "DATA", testData, "DAEMON", daemon).Replace(settings)
+	return withMirrors(t, text, archive)
 }
 
 // withMirrors returns settings in which the archive's package manager may reach its mirrors.

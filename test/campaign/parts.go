@@ -100,8 +100,8 @@ var parts = []part{
 	{
 		name: "load", minutes: 20,
 		proves: "one user who asks for much, servers that come and go, results of 50 MB and more in each language, of many and " +
-			"of attackers, tools in code in each way of calling them, uv as the installer; sleep, snapshots and packages, apt's too, on a " +
-			"server without root; gVisor's suite with an OCI image as root, and where no cgroup can be made; files of the machine " +
+			"of attackers, tools in code in each way of calling them, uv as the installer; sleep, snapshots and packages, apt's " +
+			"too, on a server without root; gVisor's suite with an OCI image as root, and where no cgroup can be made; files of the machine " +
 			"that changed while a sandbox slept",
 		folders: []string{"internal/runtime/gvisor", "internal/toolcall", "internal/limit", "internal/servers/install"},
 		steps: []step{
