@@ -58,8 +58,9 @@ docker: {host: "DAEMON"}
 network: {allow_private: [PRIVATE]}
 templates:
   plain: {image: "sandlot-test/base:1", pool: 0}
-  data: {runtime: gvisor, DATA_AND_USERS}
+  data: {runtime: gvisor, DATA}
   python: {runtime: docker, DATA}
+  users: {image: "sandlot-test/base:1", packages: {apt: [openssh-client]}, network: {allow: [MIRRORS]}, pool: 0}
   broken:
     image: sandlot-test/base:1
     packages: {pip: ["no-such-package-of-sandlots-tests==9.9"]}
@@ -72,8 +73,7 @@ templates:
   away: {image: "127.0.0.1:1/no/such:1", pool: 0}
 `
 
-// testData is the definition of the templates data and python. Data has a package with a group of its own beside it, for
-// which containers lack capabilities.
+// testData is the definition of the templates data and python.
 const testData = `
     image: "sandlot-test/base:1",
     packages: {pip: [six==1.17.0], npm: [semver@7.7.2], apt: [hello]},
@@ -88,9 +88,8 @@ const testData = `
 // withData returns settings for that Docker daemon, in which the archive's package manager may reach its mirrors.
 func withData(t *testing.T, settings, archive, daemon string) string {
 	t.Helper()
-	users := strings.Replace(testData, "apt: [hello]", "apt: [hello, openssh-client]", 1)
-	text := strings.NewReplacer("DATA_AND_USERS", users, "DATA", testData, "DAEMON", daemon).Replace(settings)
-	return withMirrors(t, text, archive)
+	return strings.NewReplacer("DAEMON", daemon).Replace(withMirrors(t, strings.ReplaceAll(settings, "DATA", testData),
+		archive))
 }
 
 // withMirrors returns settings in which the archive's package manager may reach its mirrors.
@@ -138,7 +137,7 @@ func testSettings(t *testing.T, daemon *dockertest.Daemon) {
 	s.settings(settings)
 	s.restart()
 	progress := ""
-	for _, name := range []string{"data", "python"} { // these take longest
+	for _, name := range []string{"data", "python", "users"} { // these take longest
 		out, errs, code := s.cli("template", "build", name)
 		if progress += out; code != 0 {
 			t.Fatalf("%s%s", out, errs)
@@ -172,7 +171,7 @@ func testSettings(t *testing.T, daemon *dockertest.Daemon) {
 		t.Errorf("plain: %q", r.All)
 	}
 	// Packages may give files to other users, and so may programs of sessions.
-	users := c.call("execute_command", args{"template": "data", "session_id": "new", "command": "stat -c %G:%a " +
+	users := c.call("execute_command", args{"template": "users", "session_id": "new", "command": "stat -c %G:%a " +
 		"/usr/bin/ssh-agent; chown _apt /usr/bin/ssh-agent; stat -c %U /usr/bin/ssh-agent; grep CapBnd /proc/self/status"})
 	if users.Text != "_ssh:2755\n_apt\nCapBnd:\t00000000000404fb" {
 		t.Errorf("users: %q", users.All)
