@@ -125,11 +125,11 @@ var parts = []part{
 		name: "console", minutes: 10,
 		proves: "every screen of the web console in a real browser, dark and light, narrow and wide: no finding of axe-core, " +
 			"nothing that the page's policy refuses, pictures of each; third-party servers in it; " +
-			"seven tabs, 10,000 events, 100 MB in a terminal, a question that changes under the pointer, a revoked token; a " +
-			"server without root whose ports are on the console's site",
+			"seven tabs, 10,000 events, 100 MB in a terminal, a question that changes under the pointer, a revoked token; " +
+			"log-in at an OIDC provider; a server without root whose ports are on the console's site",
 		folders: []string{"internal/console"},
 		steps: []step{{name: "console", packages: whole, tests: []string{"TestConsoleScreens", "TestConsoleServers",
-			"TestConsoleHeavy", "TestConsoleUnprivileged"}}},
+			"TestConsoleHeavy", "TestConsoleProvider", "TestConsoleUnprivileged"}}},
 	},
 	{
 		name: "clients", minutes: 20,
