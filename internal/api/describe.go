@@ -22,6 +22,7 @@ var pathParameters = map[string]openapi.Parameter{
 	"connections/id": {Description: "The connection's id or name.", Schema: openapi.Text("")},
 	"start/id":       {Description: "The id of the log-in, which is in its link.", Schema: openapi.Text("")},
 	"console/path":   {Description: "The name of a file; empty: the page.", Schema: openapi.Text("")},
+	"oidc/provider":  {Description: "The provider's id.", Schema: openapi.Text("")},
 	"servers/name": {Description: "The entry's name, with its slash, such as `io.github.someone/weather`.",
 		Schema: openapi.Text("")},
 	"files/path": {Description: "An absolute path in the sandbox without its first slash, with slashes in it.",
@@ -317,6 +318,7 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 			Text:    "For browsers. The page is at `/console/`; the setting `console.enabled` turns it off.",
 			Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The page, or a file that it loads.", openapi.HTML)}},
 		"GET /console/providers": {Summary: "List the OIDC providers at which a browser can log in",
+			ID: "console.read.providers",
 			Answers: answers[protocol.ConsoleProviders]("The providers.", protocol.ConsoleProviders{
 				Providers: []protocol.ConsoleProvider{exampleProvider}})},
 		"POST /console/begin": {Summary: "Begin a browser's log-in at an OIDC provider",
@@ -329,6 +331,7 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 			Answers: answers[protocol.ConsoleBegun]("Where it goes on.", protocol.ConsoleBegun{
 				URL: "https://login.example.com/authorize?response_type=code&client_id=sandlot", Key: "m3x7c2q5v4k6t2n5b7d3h4r6ya"})},
 		"GET /console/oidc/{provider}": {Summary: "The address to which an OIDC provider sends a browser back",
+			ID:   "console.read.callback",
 			Text: "It leads to the console's page, which makes the log-in of the response.",
 			Parameters: []openapi.Parameter{openapi.Query("state", "Identifies the log-in.", openapi.Text("")),
 				openapi.Query("code", "The provider's code.", openapi.Text("")),

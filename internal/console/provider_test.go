@@ -150,7 +150,7 @@ func TestProviderIsAskedOnce(t *testing.T) {
 }
 
 // What an attempt remembers is sealed, ends, and takes no memory of the server.
-func TestAttempts(t *testing.T) {
+func TestProviderAttempts(t *testing.T) {
 	l, p, _ := atProvider(t, func(*oidctest.Provider) {})
 	id := auth.IssuerID(p.URL)
 	cookie, key, address, err := l.Start(t.Context(), id, home)

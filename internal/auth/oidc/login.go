@@ -1,8 +1,10 @@
 package oidc
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -20,7 +22,8 @@ import (
 type Client struct {
 	ID     string
 	Secret secret.Value // empty: the client is public
-	Scopes []string     // asked for beside openid
+	// Scopes are asked for beside openid. Some issuers give refresh tokens for "offline_access" alone.
+	Scopes []string
 }
 
 const (
@@ -313,13 +316,14 @@ func (i *issuer) exchange(ctx context.Context, ask func(context.Context) (*oauth
 	if !isAnswer {
 		return nil, i.silent(cause(err))
 	}
-	status, code := 0, fault.Printable(answer.ErrorCode, 50)
+	status := 0
 	if answer.Response != nil {
 		status = answer.Response.StatusCode
 	}
+	code := cmp.Or(fault.Printable(answer.ErrorCode, 50), fmt.Sprintf("status %d", status))
 	switch {
 	case status >= 500 || status == http.StatusTooManyRequests:
-		return nil, i.silent(errors.New("it answered with status " + http.StatusText(status)))
+		return nil, i.silent(errors.New("its token endpoint answers with " + code))
 	case code == "invalid_grant":
 		return nil, refuse("%s does not accept this log-in any more (invalid_grant): it was used before, took too long, "+
 			"or was ended there; log in again", i.URL)
@@ -343,6 +347,7 @@ func (i *issuer) silent(err error) error {
 	if f, ok := errors.AsType[*fault.Error](err); ok {
 		return f
 	}
+	i.keys.log.Warn("an issuer cannot be asked about a log-in", "issuer", i.URL, "error", err)
 	return fault.Wrap(fault.Connection, err, "%s cannot be asked now", i.URL).Advise("Try again in a moment",
 		"Log in with a link or a token meanwhile", "The operator finds the cause in the server's log")
 }
@@ -372,7 +377,7 @@ func (s *keySet) addresses(ctx context.Context) (endpoints, error) {
 	at, err := s.endpoints, s.err
 	s.mu.Unlock()
 	if at.Token == "" && err != nil {
-		return at, cause(err)
+		return at, err
 	}
 	for _, address := range []string{at.Authorization, at.Token} {
 		if err := s.checkEndpoint(address); err != nil {

@@ -177,7 +177,10 @@ func (p *Provider) code(g grant) string {
 func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	refuse := func(status int, code string) { p.answer(w, status, map[string]string{"error": code}) }
 	id, secret, basic := r.BasicAuth()
-	if !basic {
+	if basic { // RFC 6749, 2.3.1
+		id, _ = url.QueryUnescape(id)
+		secret, _ = url.QueryUnescape(secret)
+	} else {
 		id, secret = r.PostForm.Get("client_id"), r.PostForm.Get("client_secret")
 	}
 	if id != p.ClientID || secret != p.ClientSecret {
