@@ -93,7 +93,8 @@ func (c *providerUse) logsIn() *tab {
 		!strings.Contains(text, quoted(who)) {
 		c.t.Errorf("by the console %s, by a bearer token %s", who, text)
 	}
-	second := c.window.tab() // by the log-in of the browser
+	second := c.window.tab() // by the log-in of the browser, and until that ends
+	second.expect("401", "WebSocket connection")
 	second.open(c.base + "/console/")
 	second.shows("Waits for you")
 	bob := c.logIn(c.browsers(), "bob", "")
