@@ -3,6 +3,7 @@ package test
 import (
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ func TestConsoleProvider(t *testing.T) {
 	s.settings(text)
 	s.begin([]string{"SANDLOT_LOG_LEVEL=DEBUG"})
 	c.browsers = newBrowsers(t)
+	c.looksRight()
 	ann := c.logsIn()
 	c.isNotLoggedInByOthers(ann)
 	c.endsWithTheProvider()
@@ -77,6 +79,19 @@ func (c *providerUse) logIn(b *browserUse, user, screen string) *tab {
 
 const askWho = `fetch("/v1/principal", {headers: {"Sandlot-Console": localStorage.getItem("sandlot-key /console/")}})
 	.then(r => r.json()).then(a => a.principal ?? "nobody")`
+
+// looksRight looks at the page to log in, with its providers.
+func (c *providerUse) looksRight() {
+	axe, err := os.ReadFile("testdata/axe/axe.min.js")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	x := c.browsers().tab()
+	x.expect("401")
+	x.open(c.base + "/console/")
+	x.shows("With your account")
+	(&consoleScreens{t: c.t, server: c.server, folder: os.Getenv("SANDLOT_PICTURES"), axe: string(axe)}).look(x, "login-oidc")
+}
 
 // logsIn logs ann in, who comes back to the screen where she was, and bob in another browser.
 func (c *providerUse) logsIn() *tab {

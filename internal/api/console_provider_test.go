@@ -195,6 +195,16 @@ func TestConsoleProviderLogin(t *testing.T) {
 	if got := do(e.Handler(), "GET", "/v1/principal", "", console.Header, "1", "Cookie", l.cookie).StatusCode; got != 401 {
 		t.Errorf("the cookie without the key: %d", got)
 	}
+	planted := e.logIn(e.token("mallory")) // in ann's browser, before she logs in
+	again := e.begin(p)
+	fixed := in(e.finish(e.visit(p, again, "ann"), with(ofConsolePage, "Cookie", again.cookie+"; "+planted.cookie)...))
+	if _, status := e.who(login{fixed.cookie, planted.key}); status != 401 || fixed.cookie == planted.cookie ||
+		fixed.key == planted.key || fixed.key == "" {
+		t.Errorf("who has planted a log-in has hers: %d", status)
+	}
+	if _, status := e.who(planted); status != 401 {
+		t.Errorf("the planted log-in: %d", status)
+	}
 	out := do(e.Handler(), "POST", "/console/logout", "", l.page()...)
 	to, _ := url.Parse(fmt.Sprint(out.json()["url"]))
 	if out.StatusCode != 200 || !strings.HasPrefix(to.String(), p.URL+"/logout?") || len(to.Query()) != 2 ||
@@ -205,7 +215,7 @@ func TestConsoleProviderLogin(t *testing.T) {
 		t.Errorf("after the log-out: %d", status)
 	}
 	token := p.Requests("/token")
-	if len(token) != 1 || token[0].Form.Get("client_secret") != "" && token[0].Form.Get("code") == "" {
+	if len(token) != 2 || token[0].Form.Get("client_secret") != "" && token[0].Form.Get("code") == "" {
 		t.Errorf("%v", token)
 	}
 	seen, _, _ := events.Read()

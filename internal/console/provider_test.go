@@ -103,6 +103,7 @@ func TestProviderVouches(t *testing.T) {
 		}, true}, // for Grace
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			l, p, h := atProvider(t, func(p *oidctest.Provider) { p.Life, p.Refresh = almostOver, c.refresh })
 			if !l.counts(h) {
 				t.Fatal("it does not count at first")
@@ -126,6 +127,7 @@ func TestProviderVouches(t *testing.T) {
 
 // While the provider does not answer, a log-in ends after Grace; it is asked at most every renewPause, for all who wait.
 func TestProviderIsAskedOnce(t *testing.T) {
+	t.Parallel()
 	l, p, h := atProvider(t, func(p *oidctest.Provider) { p.Life, p.Refresh = almostOver, true })
 	p.Set(func() { p.Instead["/token"] = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(502) } })
 	before := len(p.Requests("/token"))
