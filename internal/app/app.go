@@ -350,6 +350,10 @@ func (m maker) openAPI(ac access, g *gateway.Gateway, runtimes runtimeList, metr
 	var logins *console.Logins
 	if c.Console {
 		logins = console.NewLogins(ac.authenticator, c.PortsDomain)
+		m.closing.add(logins.Close)
+		if len(ac.verifier.Providers()) > 0 {
+			logins.UseProviders(ac.verifier, m.log)
+		}
 	}
 	return api.New(api.Config{Authenticator: ac.authenticator, Logins: logins, TokenWatch: ac.watch, Limits: ac.limits,
 		Gateway: g, Hub: m.hub, Metrics: metrics, CheckRuntime: runtimes.check, Version: Version,
@@ -389,6 +393,9 @@ func (a *App) startTasks(background context.Context, tasks *sync.WaitGroup) {
 	tasks.Go(func() { a.watch.Run(background) })
 	if a.verifier != nil {
 		tasks.Go(func() { a.verifier.Run(background) })
+	}
+	if a.api.Logins != nil {
+		tasks.Go(func() { a.api.Logins.Run(background) })
 	}
 	tasks.Go(func() { boundMemory(background) })
 	tasks.Go(func() { a.gateway.Run(background) })

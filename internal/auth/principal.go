@@ -49,6 +49,15 @@ func (p Principal) OfService() bool {
 	return p.Service || isUser
 }
 
+// Payer returns the id of the principal whose limit counts what the server asks of others for p: all users of a service are
+// one, as a service may name any number of them.
+func (p Principal) Payer() string {
+	if service, ok := ServiceOf(p.ID); ok {
+		return service
+	}
+	return p.ID
+}
+
 // Require returns a fault if p does not have the role. The fault's text is "you may not" and what.
 func (p Principal) Require(r Role, what string) error {
 	if p.HasRole(r) {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/publicsuffix"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/auth/oidc"
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
 )
@@ -42,7 +43,12 @@ type Logins struct {
 	portsDomain string // of exposed ports; empty: names below localhost
 	now         func() time.Time
 
-	attempts attempts
+	attempts  attempts
+	providers *providers // nil: nobody logs in by OIDC
+
+	ctx   context.Context // of questions to providers
+	stop  context.CancelCauseFunc
+	tasks sync.WaitGroup
 
 	mu     sync.Mutex
 	codes  map[string]*code  // by hash
@@ -57,20 +63,28 @@ type code struct {
 // Login is the log-in of one browser. Its secret has two halves: the browser sends the cookie to every server on the
 // host, whatever its port, and only the page of the console's own origin knows the key.
 type Login struct {
-	Grant auth.Grant
-
 	hash, key string // hashes of the cookie and of the key
-	// used and open are guarded by the Logins' mutex. A log-in with open requests is not idle.
-	used  time.Time
-	open  int
+	watched   bool   // it has a session at a provider
+
+	logins *Logins
+	// These are guarded by the Logins' mutex. A log-in with open requests is not idle.
+	grant    auth.Grant
+	used     time.Time
+	open     int
+	session  *oidc.Session // at an OIDC provider; nil: the log-in is by a link or a token
+	next     time.Time     // before which the provider is not asked again
+	renewing chan struct{} // closed when the provider has answered; nil: it is not being asked
+
 	ended context.Context // cancelled with auth.ErrEnded
 	end   context.CancelCauseFunc
 }
 
 // NewLogins returns the log-ins of a server whose exposed ports have names below a domain; empty: below localhost.
 func NewLogins(a *auth.Authenticator, portsDomain string) *Logins {
-	return &Logins{auth: a, portsDomain: portsDomain, now: time.Now, codes: map[string]*code{},
+	l := &Logins{auth: a, portsDomain: portsDomain, now: time.Now, codes: map[string]*code{},
 		logins: map[string]*Login{}, attempts: attempts{now: time.Now, left: map[netip.Prefix]*bucket{}}}
+	l.ctx, l.stop = context.WithCancelCause(context.Background())
+	return l
 }
 
 // NewCode returns a code with which a browser can log in once, within CodeAge, as the grant's principal.
@@ -141,14 +155,23 @@ func (l *Logins) TakeCode(ctx context.Context, value string) (auth.Grant, error)
 	return c.grant, err
 }
 
-// Begin logs a browser in, and returns the two halves of the log-in's secret.
-func (l *Logins) Begin(g auth.Grant) (cookie, key secret.Value) {
+// Grant returns what the log-in may do now.
+func (x *Login) Grant() auth.Grant {
+	x.logins.mu.Lock()
+	defer x.logins.mu.Unlock()
+	return x.grant
+}
+
+// Begin logs a browser in, and returns the two halves of the log-in's secret. A log-in by OIDC has a session; else it is
+// nil.
+func (l *Logins) Begin(g auth.Grant, session *oidc.Session) (cookie, key secret.Value) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dropIdle()
 	makeRoom(l.logins, maxLogins, g, l.lastUse, func(x *Login) { x.end(auth.ErrEnded) })
 	cookie, key = secret.Value(secret.ID()+secret.ID()), secret.Value(secret.ID())
-	x := &Login{Grant: g, hash: secret.Hash(cookie.Reveal()), key: secret.Hash(key.Reveal()), used: l.now()}
+	x := &Login{logins: l, grant: g, hash: secret.Hash(cookie.Reveal()), key: secret.Hash(key.Reveal()), used: l.now(),
+		session: session, watched: session != nil}
 	x.ended, x.end = context.WithCancelCause(context.Background())
 	l.logins[x.hash] = x
 	return cookie, key
@@ -158,9 +181,9 @@ func (l *Logins) Begin(g auth.Grant) (cookie, key secret.Value) {
 // mu.
 func (l *Logins) lastUse(x *Login) (auth.Grant, time.Time) {
 	if x.open > 0 {
-		return x.Grant, l.now()
+		return x.grant, l.now()
 	}
-	return x.Grant, x.used
+	return x.grant, x.used
 }
 
 // dropIdle ends the log-ins that were not used for IdleAge. The caller holds mu.
@@ -205,7 +228,11 @@ func (l *Logins) Of(r *http.Request, origin string) (*Login, auth.Principal, err
 	if x == nil {
 		return nil, auth.Principal{}, nil
 	}
-	p, err := l.auth.Renew(r.Context(), x.Grant)
+	l.renew(r.Context(), x)
+	p, err := l.auth.Renew(r.Context(), x.Grant())
+	if err == nil && x.ended.Err() != nil {
+		err = auth.ErrEnded
+	}
 	if err != nil {
 		if fault.Is(err, fault.Unauthorized) {
 			l.End(x)
@@ -240,8 +267,13 @@ func keyOf(r *http.Request, origin string) string {
 // cookiesOf returns the cookies of a request that may be the console's. Another page of the same site can set some of the
 // same name.
 func cookiesOf(r *http.Request, origin string) []*http.Cookie {
-	all := r.CookiesNamed(CookieName(origin))
-	return all[:min(len(all), 8)]
+	return namedCookies(r, CookieName(origin))
+}
+
+// namedCookies returns the first cookies of a request with a name.
+func namedCookies(r *http.Request, name string) []*http.Cookie {
+	all := r.CookiesNamed(name)
+	return all[:min(len(all), maxCookies)]
 }
 
 // find returns the log-in that has one of the cookies, and the key.

@@ -36,7 +36,7 @@ const home = "http://localhost:8000"
 type halves struct{ cookie, key string }
 
 func (l *Logins) begin(name string) halves {
-	cookie, key := l.Begin(grantOf(name))
+	cookie, key := l.Begin(grantOf(name), nil)
 	return halves{cookie.Reveal(), key.Reveal()}
 }
 
@@ -106,14 +106,14 @@ func TestLoginsAreBounded(t *testing.T) {
 	l, _ := newLogins(t)
 	kept := l.begin("ann")
 	for range 3 * maxOwn {
-		l.Begin(grantOf("eve"))
+		l.Begin(grantOf("eve"), nil)
 		l.NewCode(grantOf("eve"))
 	}
 	if !l.counts(kept) || len(l.logins) > maxOwn+1 || len(l.codes) > maxOwn {
 		t.Errorf("%d log-ins and %d codes", len(l.logins), len(l.codes))
 	}
 	for i := range 2 * maxLogins {
-		l.Begin(grantOf(fmt.Sprint("u", i)))
+		l.Begin(grantOf(fmt.Sprint("u", i)), nil)
 	}
 	if len(l.logins) > maxLogins {
 		t.Errorf("%d log-ins", len(l.logins))

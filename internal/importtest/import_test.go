@@ -74,7 +74,7 @@ var only = map[string][]string{
 	"golang.org/x/net/dns":            {"sandlot/internal/guest/network"},
 	"golang.org/x/net/http/httpproxy": {"sandlot/internal/egress"},
 	"golang.org/x/time": {"sandlot/internal/egress", "sandlot/internal/agent",
-		"sandlot/internal/guest/network", "sandlot/internal/toolcall"},
+		"sandlot/internal/guest/network", "sandlot/internal/toolcall", "sandlot/internal/registry"},
 	"golang.org/x/sync": {"sandlot/internal/limit", "sandlot/internal/port", "sandlot/internal/servers",
 		"sandlot/internal/snapshot",
 		"sandlot/internal/session", "sandlot/internal/app", "sandlot/internal/guest/network", "sandlot/internal/oci",

@@ -65,6 +65,7 @@ var places = map[string]place{
 	"mcpsession":          {"L1", "auth"},
 	"auth":                {"L1", "event"},
 	"auth/oidc":           {"L1", "auth"},
+	"auth/oidc/oidctest":  {"test", ""},
 	"image":               {"L1", ""},
 	"image/imagetest":     {"test", "oci/rootfs"},
 	"limit":               {"L1", "auth"},

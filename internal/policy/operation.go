@@ -83,7 +83,8 @@ const (
 
 	ConsoleRead   Operation = "console.read"   // the files of the web console
 	ConsoleLink   Operation = "console.link"   // a one-time link, with which a browser logs in
-	ConsoleLogin  Operation = "console.login"  // log a browser in, with such a link or a token
+	ConsoleBegin  Operation = "console.begin"  // begin a browser's log-in at an OIDC provider
+	ConsoleLogin  Operation = "console.login"  // log a browser in: with such a link, a token, or at a provider
 	ConsoleLogout Operation = "console.logout" // end the log-in of a browser
 
 	PrincipalRead Operation = "principal.read" // who asks, and with which roles
@@ -168,7 +169,8 @@ var table = map[Operation]rule{
 	MCPRestart: changes, MCPDisconnect: changes, MCPLogs: reads, MCPCall: changes,
 	RegistrySearch: reads, RegistryRead: reads, RegistryPlan: reads,
 	LoginBegin: {anyone: true, changes: true}, LoginFinish: {anyone: true, changes: true},
-	ConsoleRead: {anyone: true}, ConsoleLink: changes, ConsoleLogin: changes, ConsoleLogout: changes,
+	ConsoleRead: {anyone: true}, ConsoleBegin: {anyone: true, changes: true}, ConsoleLink: changes,
+	ConsoleLogin: changes, ConsoleLogout: changes,
 	PrincipalRead: reads,
 	SecretList:    reads, SecretSet: changes, SecretRemove: changes, SecretUse: reads,
 	NetworkRead:    {operatorsMayForOthers: true},
@@ -243,8 +245,8 @@ var unasked = map[Operation]bool{
 	ClientConnect: true, ClientSetLevel: true, ClientGuide: true, ToolList: true, ToolFind: true, PromptList: true,
 	ResourceList: true, ResourceSubscribe: true, CompletionComplete: true, PortVisit: true, LoginBegin: true,
 	LoginFinish: true, QuestionList: true, QuestionAnswer: true, QuestionForget: true, EventRead: true,
-	MetricsRead: true, HealthRead: true, ConsoleRead: true, ConsoleLink: true, ConsoleLogin: true, ConsoleLogout: true,
-	PrincipalRead: true, PolicyRead: true, PolicyCheck: true,
+	MetricsRead: true, HealthRead: true, ConsoleRead: true, ConsoleBegin: true, ConsoleLink: true, ConsoleLogin: true,
+	ConsoleLogout: true, PrincipalRead: true, PolicyRead: true, PolicyCheck: true,
 }
 
 // ofNobody reports whether the operation has no principal, ever.

@@ -127,11 +127,11 @@ var parts = []part{
 			"nothing that the page's policy refuses, pictures of each; third-party servers in it; " +
 			"by the keyboard alone, an agent's machine as a shell, and a server of a registry added, logged in and tried; forks; " +
 			"seven tabs, 10,000 events, 100 MB in a terminal, a file of 1 GB, a question that changes under the pointer, a " +
-			"revoked token; a " +
+			"revoked token; log-in at an OIDC provider; a " +
 			"server without root whose ports are on the console's site",
 		folders: []string{"internal/console"},
 		steps: []step{{name: "console", packages: whole, tests: []string{"TestConsoleScreens", "TestConsoleServers",
-			"TestConsoleFlows", "TestConsoleHeavy", "TestConsoleUnprivileged"}}},
+			"TestConsoleFlows", "TestConsoleHeavy", "TestConsoleProvider", "TestConsoleUnprivileged"}}},
 	},
 	{
 		name: "clients", minutes: 20,

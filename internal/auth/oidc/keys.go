@@ -48,11 +48,12 @@ type keySet struct {
 	goroutines *sync.WaitGroup
 	now        func() time.Time
 
-	mu    sync.Mutex
-	keys  []jose.JSONWebKey
-	tried time.Time     // when the latest fetch ended; zero: there was none
-	err   error         // of the latest fetch
-	fetch chan struct{} // closed when the fetch in progress ends; nil: there is none
+	mu        sync.Mutex
+	keys      []jose.JSONWebKey
+	endpoints endpoints     // of log-ins
+	tried     time.Time     // when the latest fetch ended; zero: there was none
+	err       error         // of the latest fetch
+	fetch     chan struct{} // closed when the fetch in progress ends; nil: there is none
 }
 
 // newClient returns the client for requests to an issuer. It follows no redirect: an issuer is where it says.
@@ -123,7 +124,7 @@ func (s *keySet) start() <-chan struct{} {
 	s.goroutines.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, fetchTimeout)
 		defer cancel()
-		keys, err := s.load(ctx)
+		keys, ends, err := s.load(ctx)
 		if err != nil && s.ctx.Err() == nil {
 			s.log.Warn("cannot fetch the keys of an issuer", "issuer", s.issuer, "error", err)
 		}
@@ -133,7 +134,7 @@ func (s *keySet) start() <-chan struct{} {
 			for _, k := range s.keys {
 				withdrawn = withdrawn || !slices.ContainsFunc(keys, func(o jose.JSONWebKey) bool { return same(k, o) })
 			}
-			s.keys = keys
+			s.keys, s.endpoints = keys, ends
 		}
 		s.err, s.tried, s.fetch = err, s.now(), nil
 		s.mu.Unlock()
@@ -171,30 +172,32 @@ func (s *keySet) fetchAll(ctx context.Context) (int, error) {
 }
 
 // load fetches the issuer's metadata and its keys.
-func (s *keySet) load(ctx context.Context) ([]jose.JSONWebKey, error) {
+func (s *keySet) load(ctx context.Context) ([]jose.JSONWebKey, endpoints, error) {
 	var metadata struct {
 		Issuer string `json:"issuer"`
 		Keys   string `json:"jwks_uri"`
+		endpoints
 	}
 	at := strings.TrimSuffix(s.issuer, "/") + "/.well-known/openid-configuration"
 	if err := s.get(ctx, at, &metadata); err != nil {
-		return nil, err
+		return nil, endpoints{}, err
 	}
 	if metadata.Issuer != s.issuer {
-		return nil, fmt.Errorf("%s is the metadata of the issuer %q", at, fault.Printable(metadata.Issuer, 200))
+		return nil, endpoints{}, fmt.Errorf("%s is the metadata of the issuer %q", at,
+			fault.Printable(metadata.Issuer, 200))
 	}
 	if err := CheckURL(metadata.Keys); err != nil {
 		// An issuer with TLS could otherwise name keys that are fetched without.
-		return nil, fmt.Errorf("%s: jwks_uri %q %w", at, fault.Printable(metadata.Keys, 200), err)
+		return nil, endpoints{}, fmt.Errorf("%s: jwks_uri %q %w", at, fault.Printable(metadata.Keys, 200), err)
 	}
 	if strings.HasPrefix(s.issuer, "https://") && !strings.HasPrefix(metadata.Keys, "https://") {
-		return nil, fmt.Errorf("%s: jwks_uri %q is without TLS", at, fault.Printable(metadata.Keys, 200))
+		return nil, endpoints{}, fmt.Errorf("%s: jwks_uri %q is without TLS", at, fault.Printable(metadata.Keys, 200))
 	}
 	var document struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
 	if err := s.get(ctx, metadata.Keys, &document); err != nil {
-		return nil, err
+		return nil, endpoints{}, err
 	}
 	var keys []jose.JSONWebKey
 	for _, text := range document.Keys[:min(len(document.Keys), maxKeys)] {
@@ -205,9 +208,9 @@ func (s *keySet) load(ctx context.Context) ([]jose.JSONWebKey, error) {
 		}
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s has no public key for signatures", metadata.Keys)
+		return nil, endpoints{}, fmt.Errorf("%s has no public key for signatures", metadata.Keys)
 	}
-	return keys, nil
+	return keys, metadata.endpoints, nil
 }
 
 // get fetches a JSON document.

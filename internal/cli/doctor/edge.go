@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"sandlot/internal/app"
+	"sandlot/internal/auth"
+	"sandlot/internal/config"
 	"sandlot/internal/console"
 	"sandlot/internal/plural"
 )
@@ -53,6 +56,17 @@ func (e *examination) checkConsole() {
 	}
 }
 
+// checkProvider says what has to be registered at an issuer where users log in in the browser.
+func (e *examination) checkProvider(o config.OIDC) {
+	s := &e.config.Server
+	if o.ClientID == "" || !s.Console {
+		return
+	}
+	base := cmp.Or(s.PublicURL, s.LocalURL("localhost"))
+	e.report(true, "oidc", fmt.Sprintf("the client %s of %s must have the redirect address %s, and %s to come back to after a "+
+		"log-out", o.ClientID, o.Issuer, base+console.CallbackPath+auth.IssuerID(o.Issuer), base+console.Path))
+}
+
 // checkIssuers fetches the keys of each OIDC issuer of the settings.
 func (e *examination) checkIssuers(ctx context.Context, log *slog.Logger) {
 	verifier, err := app.Verifier(e.config, log)
@@ -71,6 +85,7 @@ func (e *examination) checkIssuers(ctx context.Context, log *slog.Logger) {
 		}
 		e.report(true, "oidc", fmt.Sprintf("%s has %s; its tokens must be for %s", o.Issuer,
 			plural.Of(n, "key", "keys"), strings.Join(o.Audience, " or ")))
+		e.checkProvider(o)
 	}
 	verifier.Close()
 }

@@ -179,7 +179,7 @@ type Installer struct {
 	request    Request
 	started    time.Time
 	limit      time.Duration
-	env        map[string]string // of the commands that install; secrets are in it
+	env        map[string]string // of the server; secrets are in it
 	commands   []string
 	log        process.Log
 	lastReport time.Time
@@ -187,8 +187,7 @@ type Installer struct {
 }
 
 // New returns the installer for a request that was checked. All of its commands together
-// may take limit. Those that install have the variables of the server too, with secrets in place of
-// references: a package's scripts may need them.
+// may take limit. env has the variables of the server, with secrets in place of references; see variables.
 func New(l *session.Lease, r Request, folder string, limit time.Duration, env map[string]string) *Installer {
 	return &Installer{lease: l, request: r, folder: folder, started: time.Now(), limit: limit, env: env}
 }
@@ -216,9 +215,7 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 		"UV_NO_PROGRESS": "1", "GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}
 	if show {
 		o.Output = i.reportOutput
-		if takesVariables(argv) {
-			maps.Copy(env, i.env)
-		}
+		maps.Copy(env, i.variables(argv))
 	}
 	result, err := i.lease.Agent().Exec(ctx, agent.Exec{
 		Command: agent.Command{Args: argv, Dir: cwd, Env: env},
@@ -238,10 +235,32 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 	return out, nil
 }
 
-// takesVariables reports whether a command of an installation gets the variables of the server: one that fetches or
-// builds may need them, and one that makes an environment or compares a file does not.
-func takesVariables(argv []string) bool {
-	return argv[0] != "sh" && !slices.Equal(argv[:min(len(argv), 3)], []string{"python3", "-m", "venv"})
+// installerVariables are prefixes of the names of variables that are for the installers themselves, such as the address of
+// a registry and the credentials there.
+var installerVariables = map[string][]string{"npm": {"NPM_", "NODE_AUTH_TOKEN", "NODE_EXTRA_CA_CERTS"},
+	"python3": {"PIP_"}, "uv": {"UV_", "PIP_"}, "git": {"GIT_"}}
+
+// variables returns the variables of the server that a command of an installation gets. What is installed is a stranger's
+// code, and may run then: stored secrets are for the server that it becomes, and only those that the installer itself needs
+// are for the installation. What only fetches a package, or compares its file, gets nothing else.
+func (i *Installer) variables(argv []string) map[string]string {
+	env := map[string]string{}
+	if argv[0] == "sh" || slices.Equal(argv[:min(len(argv), 3)], []string{"python3", "-m", "venv"}) {
+		return env // an installer is not running yet, and could be another program than it seems with some variables
+	}
+	fetches := argv[0] == "git" || slices.Contains(argv, "--require-hashes") || slices.Equal(argv[:min(len(argv), 2)],
+		[]string{"npm", "pack"})
+	for name, value := range i.env {
+		own := slices.ContainsFunc(installerVariables[argv[0]], func(prefix string) bool {
+			return strings.HasPrefix(strings.ToUpper(name), prefix)
+		})
+		given, ok := i.request.Env[name]
+		literal := ok && given == value // without a reference to a secret
+		if own || literal && !fetches {
+			env[name] = value
+		}
+	}
+	return env
 }
 
 func (i *Installer) failure(result *agent.ExecResult, argv []string) error {
