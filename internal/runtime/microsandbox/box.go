@@ -17,7 +17,7 @@ import (
 )
 
 // socketFolder is the name of the folder of a sandbox that its machine sees at wire.SocketDir.
-const socketFolder = "sock"
+const socketFolder = "io"
 
 // box implements sandbox.Sandbox.
 type box struct {

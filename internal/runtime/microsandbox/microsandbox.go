@@ -64,11 +64,9 @@ func New(c Config) (*Runtime, error) {
 		}
 	}
 	r := &Runtime{Config: c, boxes: map[string]*box{}}
-	if longest := len(r.socketPath(strings.Repeat("x", idLength))); longest > maxSocketPath ||
-		strings.ContainsAny(c.StateDir, ":,") {
-		return nil, fmt.Errorf("microsandbox: the path of the state folder, %s, is too long, or has a colon or a comma, "+
-			"which msb cannot have: a path of at most %d bytes is needed (state_dir)", c.StateDir,
-			len(c.StateDir)-longest+maxSocketPath)
+	if len(c.StateDir) > maxStateDir || strings.ContainsAny(c.StateDir, ":,") {
+		return nil, fmt.Errorf("microsandbox: msb needs a state folder (state_dir) whose path has at most %d characters, "+
+			"and no colon or comma, and this one is %s", maxStateDir, c.StateDir)
 	}
 	r.agent = &program.Agent{Path: c.Agent, Beside: c.AgentBeside, Dir: filepath.Join(r.dir(), "agents"),
 		InUse: func() ([]string, error) { return specfile.Agents(r.sandboxesDir()) }}
@@ -76,12 +74,9 @@ func New(c Config) (*Runtime, error) {
 	return r, nil
 }
 
-const (
-	// maxSocketPath is the longest path of a Unix socket, on Linux and macOS.
-	maxSocketPath = 103
-	// idLength is the length of the ids that the server gives sandboxes.
-	idLength = 26
-)
+// maxStateDir is the longest path of a state folder, in bytes. A Unix socket has at most 103, on Linux and macOS, and
+// msb's own are the longest here: MSB_HOME/run/sandboxes/, 24 characters, /agent.sock.
+const maxStateDir = 45
 
 // Name implements sandbox.Runtime.
 func (r *Runtime) Name() string { return Name }
@@ -89,13 +84,10 @@ func (r *Runtime) Name() string { return Name }
 // Name is the word in the settings.
 const Name = "microsandbox"
 
-func (r *Runtime) dir() string                 { return filepath.Join(r.StateDir, "microsandbox") }
+func (r *Runtime) dir() string                 { return filepath.Join(r.StateDir, "msb") }
 func (r *Runtime) home() string                { return filepath.Join(r.dir(), "home") } // msb's
-func (r *Runtime) sandboxesDir() string        { return filepath.Join(r.dir(), "sandboxes") }
+func (r *Runtime) sandboxesDir() string        { return filepath.Join(r.dir(), "boxes") }
 func (r *Runtime) sandboxDir(id string) string { return filepath.Join(r.sandboxesDir(), id) }
-func (r *Runtime) socketPath(id string) string {
-	return filepath.Join(r.sandboxDir(id), socketFolder, "agent.sock")
-}
 
 // instanceID returns the random id of this state folder. The first call makes it.
 func (r *Runtime) instanceID() (string, error) {

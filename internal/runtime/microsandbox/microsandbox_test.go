@@ -55,7 +55,7 @@ func stateFolder(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for unix.Unmount(filepath.Join(dir, "microsandbox", "home", "fake-runsc", "null-netns"), unix.MNT_DETACH) == nil {
+		for unix.Unmount(filepath.Join(dir, "msb", "home", "fake-runsc", "null-netns"), unix.MNT_DETACH) == nil {
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -77,8 +77,8 @@ func open(t *testing.T, state, msb string) *Runtime {
 
 // remains lists what there is of a state folder's sandboxes.
 func remains(state string) []string {
-	left, _ := filepath.Glob(filepath.Join(state, "microsandbox", "sandboxes", "*"))
-	return append(left, msbtest.Remains(filepath.Join(state, "microsandbox", "home"))...)
+	left, _ := filepath.Glob(filepath.Join(state, "msb", "boxes", "*"))
+	return append(left, msbtest.Remains(filepath.Join(state, "msb", "home"))...)
 }
 
 // ofImage returns a template of the fake's image.
@@ -113,7 +113,7 @@ func subject(t *testing.T) *sandboxtest.Subject {
 // kill kills the process that a machine is.
 func kill(t *testing.T, state, id string) {
 	t.Helper()
-	pid := msbtest.Process(filepath.Join(state, "microsandbox", "home"), machineName(id))
+	pid := msbtest.Process(filepath.Join(state, "msb", "home"), machineName(id))
 	if pid <= 1 {
 		t.Fatalf("the machine of %s has no process", id)
 	}
@@ -284,7 +284,7 @@ func TestArguments(t *testing.T) {
 	b.agent = "/agent"
 	all := strings.Join(b.arguments("image", "instance"), " ")
 	for _, want := range []string{"--no-net", "--cpus 2", "--memory 672M", "--root-disk 256M", "--pull never",
-		"/sock/agent.sock:5000", "--mount-file /agent:/.sandlot/agent:ro,nosuid,nodev",
+		"/io/agent.sock:5000", "--mount-file /agent:/.sandlot/agent:ro,nosuid,nodev",
 		"--mount-dir /w:/workspace:rw,nosuid,nodev,quota=256M,uid=1000,gid=1001",
 		"--mount-dir /r:/data:ro,nosuid,nodev", "--mount-dir /s:/shared:rw,nosuid,nodev ",
 		"--init-env SANDLOT_AGENT_SOCKET=vsock:5000"} {
@@ -303,7 +303,11 @@ func TestArguments(t *testing.T) {
 			t.Errorf("%+v is mounted", bad)
 		}
 	}
-	if _, err := New(Config{StateDir: "/" + strings.Repeat("long/", 20), Log: sandboxtest.Log(t)}); err == nil {
+	long := "/" + strings.Repeat("x", maxStateDir)
+	if _, err := New(Config{StateDir: long[:maxStateDir], Log: sandboxtest.Log(t)}); err != nil {
+		t.Error(err)
+	}
+	if _, err := New(Config{StateDir: long, Log: sandboxtest.Log(t)}); err == nil {
 		t.Error("the path of a socket can be longer than the kernel allows")
 	}
 }

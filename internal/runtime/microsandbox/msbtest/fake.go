@@ -284,7 +284,14 @@ func (f fake) create(given map[string][]string, operands []string) (err error) {
 	pidFile := filepath.Join(f.dir(m.Name), "pid")
 	cmd := f.runsc(m.Name, "run", "-detach", "-pid-file", pidFile, "-bundle", f.dir(m.Name), m.Name)
 	cmd.Args = slices.Insert(cmd.Args, 1, fmt.Sprintf("--overlay2=root:dir=%s,size=%d", f.dir(m.Name), megabytes<<20))
-	if out, err := cmd.CombinedOutput(); err != nil {
+	log, err := os.Create(filepath.Join(f.dir(m.Name), "log")) // not a pipe, which gVisor would keep open
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Run(); err != nil {
+		out, _ := os.ReadFile(log.Name())
 		return fmt.Errorf("failed to start %q\n  → runsc: %w: %s", m.Name, err, out)
 	}
 	text, err := os.ReadFile(pidFile)
