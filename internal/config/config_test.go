@@ -210,7 +210,7 @@ func TestMicrosandboxVariables(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	for _, bad := range []string{"templates: {x: {rootfs: /usr}}", "templates: {x: {image: i, packages: {pip: [six]}}}",
+	for _, bad := range []string{"templates: {x: {image: i, files: {/etc/x: text}}}", "templates: {x: {image: i, packages: {pip: [six]}}}",
 		"network: {mode: open}"} {
 		if _, err := load(t, "runtime: microsandbox\n"+bad, nil, nil); err == nil ||
 			!strings.Contains(err.Error(), "the runtime microsandbox") {

@@ -3,7 +3,6 @@ package guest
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/yamux"
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
@@ -122,7 +122,7 @@ func TestCarried(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		admit := func(want wire.Purpose) io.Closer {
+		admit := func(want wire.Purpose) net.Conn {
 			t.Helper()
 			c, err := bridge.Accept()
 			if err != nil {
@@ -134,6 +134,15 @@ func TestCarried(t *testing.T) {
 			}
 			return c
 		}
+		// A client that is done closes its link, and the next one gets another over the same stream.
+		link, err := yamux.Client(wire.Coalesce(admit(wire.ForLink)), wire.HostMuxConfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := link.Ping(); err != nil {
+			t.Error(err)
+		}
+		link.Close()
 		admit(wire.ForLink)
 		dialed := make(chan error, 1)
 		go func() {

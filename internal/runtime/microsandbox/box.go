@@ -17,7 +17,7 @@ import (
 )
 
 // socketFolder is the name of the folder of a sandbox that its machine sees at wire.SocketDir.
-const socketFolder = "io"
+const socketFolder = "sock"
 
 // box implements sandbox.Sandbox.
 type box struct {

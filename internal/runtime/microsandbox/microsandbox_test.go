@@ -284,7 +284,7 @@ func TestArguments(t *testing.T) {
 	b.agent = "/agent"
 	all := strings.Join(b.arguments("image", "instance"), " ")
 	for _, want := range []string{"--no-net", "--cpus 2", "--memory 672M", "--root-disk 256M", "--pull never",
-		"/io/agent.sock:5000", "--mount-file /agent:/.sandlot/agent:ro,nosuid,nodev",
+		"/sock/agent.sock:5000", "--mount-file /agent:/.sandlot/agent:ro,nosuid,nodev",
 		"--mount-dir /w:/workspace:rw,nosuid,nodev,quota=256M,uid=1000,gid=1001",
 		"--mount-dir /r:/data:ro,nosuid,nodev", "--mount-dir /s:/shared:rw,nosuid,nodev ",
 		"--init-env SANDLOT_AGENT_SOCKET=vsock:5000"} {

@@ -173,9 +173,8 @@ func (r *Runtime) command(ctx context.Context, path string, args ...string) ([]b
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
-	ownSession(cmd)
 	cmd.WaitDelay = time.Second
-	if err := cmd.Run(); err != nil {
+	if err := run(cmd); err != nil {
 		if ctx.Err() != nil {
 			err = errors.Join(ctx.Err(), err)
 		}

@@ -2,5 +2,5 @@ package microsandbox
 
 import "os/exec"
 
-// ownSession does nothing: msb is not used on Windows.
-func ownSession(*exec.Cmd) {}
+// run runs a command.
+func run(cmd *exec.Cmd) error { return cmd.Run() }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -222,10 +223,49 @@ func (f fake) remove(given map[string][]string, names []string) error {
 	for f.runsc(m.Name, "delete", "-force", m.Name).Run() != nil && m.status() == "Running" {
 		time.Sleep(10 * time.Millisecond)
 	}
+	f.killAll(m.Name) // what gVisor does not know, since its start was cut off
 	if err := os.Remove(f.file(m.Name)); err != nil {
 		return err
 	}
-	return os.RemoveAll(f.dir(m.Name))
+	err = os.RemoveAll(f.dir(m.Name))
+	f.unmount()
+	return err
+}
+
+// killAll kills the processes that have a machine's folder among their arguments, but for this one.
+func (f fake) killAll(name string) {
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, p := range all {
+		line, err := os.ReadFile(p + "/cmdline")
+		pid, _ := strconv.Atoi(filepath.Base(p))
+		if err == nil && pid != os.Getpid() && strings.Contains(string(line), f.dir(name)) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// lock takes the lock of the mount that gVisor has for all sandboxes without a network. Exclusive: nobody waits for it.
+func (f fake) lock(how int) (unlock func(), ok bool) {
+	l, err := os.OpenFile(filepath.Join(f.home, "fake.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return func() {}, false
+	}
+	if syscall.Flock(int(l.Fd()), how) != nil {
+		l.Close()
+		return func() {}, false
+	}
+	return func() { l.Close() }, true
+}
+
+// unmount removes gVisor's mount once there are no machines.
+func (f fake) unmount() {
+	unlock, ok := f.lock(syscall.LOCK_EX | syscall.LOCK_NB)
+	defer unlock()
+	if left, _ := filepath.Glob(f.file("*")); !ok || len(left) > 0 {
+		return
+	}
+	for syscall.Unmount(filepath.Join(f.home, "fake-runsc", "null-netns"), syscall.MNT_DETACH) == nil {
+	}
 }
 
 func (f fake) images() string { return filepath.Join(f.home, "fake-images") }
@@ -268,6 +308,8 @@ func (f fake) create(given map[string][]string, operands []string) (err error) {
 	if err := os.MkdirAll(f.dir(m.Name), 0o700); err != nil {
 		return err
 	}
+	unlock, _ := f.lock(syscall.LOCK_SH)
+	defer unlock()
 	if _, err := f.read(m.Name); err == nil {
 		return fmt.Errorf("sandbox already exists: %s", m.Name)
 	}
@@ -282,7 +324,7 @@ func (f fake) create(given map[string][]string, operands []string) (err error) {
 		return err
 	}
 	pidFile := filepath.Join(f.dir(m.Name), "pid")
-	cmd := f.runsc(m.Name, "run", "-detach", "-pid-file", pidFile, "-bundle", f.dir(m.Name), m.Name)
+	cmd := f.runsc(m.Name, "run", "-detach", "-pid-file", pidFile, "-bundle", bundleDir(given), m.Name)
 	cmd.Args = slices.Insert(cmd.Args, 1, fmt.Sprintf("--overlay2=root:dir=%s,size=%d", f.dir(m.Name), megabytes<<20))
 	log, err := os.Create(filepath.Join(f.dir(m.Name), "log")) // not a pipe, which gVisor would keep open
 	if err != nil {
@@ -358,7 +400,8 @@ func (f fake) runsc(name string, args ...string) *exec.Cmd {
 		"--host-uds=open", "--network=none", "--net-raw", "--ignore-cgroups", "--host-settings=ignore",
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK"}, args...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR=" + dir, "XDG_RUNTIME_DIR=" + dir}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	runtime.LockOSThread() // the signal comes when the thread ends
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
@@ -416,7 +459,14 @@ func (f fake) bundle(m machine, given map[string][]string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(f.dir(m.Name), "config.json"), text, 0o600)
+	return os.WriteFile(filepath.Join(bundleDir(given), "config.json"), text, 0o600)
+}
+
+// bundleDir returns the folder of gVisor's bundle. Sandlot's gVisor lets a sandbox dial the socket in the folder sock of
+// its bundle alone, so the bundle is beside the folder of the vsock's socket.
+func bundleDir(given map[string][]string) string {
+	path, _, _ := cutLast(given["vsock"][0], ":")
+	return filepath.Dir(filepath.Dir(path))
 }
 
 // mountsOf returns the folders and files that a machine sees, by the flags for them.
