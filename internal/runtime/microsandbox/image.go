@@ -67,8 +67,8 @@ func (r *Runtime) Find(ctx context.Context, ref string) (sandbox.Image, error) {
 	return i, nil
 }
 
-// reference returns the name by which msb makes machines of a template's image, if that is still the image that the name
-// meant when the template was made ready.
+// reference returns the name by which msb makes machines of a template's image, if that is still the image that the
+// name meant when the template was made ready.
 func (r *Runtime) reference(ctx context.Context, ref, id string) (string, error) {
 	if id == "" {
 		id = ref

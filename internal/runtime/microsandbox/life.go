@@ -248,8 +248,8 @@ func (r *Runtime) adopt(b *box) {
 	b.openLink()
 }
 
-// Leftovers implements sandbox.Runtime. Each sandbox has a folder before it has a machine; msb also knows machines whose
-// folder was lost.
+// Leftovers implements sandbox.Runtime. Each sandbox has a folder before it has a machine; msb also knows machines
+// whose folder was lost.
 func (r *Runtime) Leftovers(ctx context.Context) ([]string, error) {
 	entries, err := os.ReadDir(r.sandboxesDir())
 	if errors.Is(err, os.ErrNotExist) {

@@ -129,8 +129,8 @@ func kill(t *testing.T, state, id string) {
 	t.Fatal("it does not die")
 }
 
-// TestSuite: the contract holds for what is this package's and the agent's. The machines are not msb's, so that what the
-// suite says of isolation is said of gVisor, in which the attacks are safe.
+// TestSuite: the contract holds for what is this package's and the agent's. The machines are not msb's, so that what
+// the suite says of isolation is said of gVisor, in which the attacks are safe.
 func TestSuite(t *testing.T) { subject(t).Run(t) }
 
 // TestRealHelp: no flag is used that the real program lacks. The fake reads them of its --help, and refuses others.
@@ -175,19 +175,20 @@ func TestRealMachine(t *testing.T) {
 	}
 }
 
-// TestRefusals: another version, another program, no program and a machine without KVM are each told apart, with what to
-// do.
+// TestRefusals: another version, another program, no program and a machine without KVM are each told apart, with
+// what to do.
 func TestRefusals(t *testing.T) {
 	bin := programs(t)
 	for name, tt := range map[string]struct {
 		options msbtest.Options
 		want    string
 	}{
-		"older":   {msbtest.Options{Version: "0.6.18"}, "version 0.6.18, which Sandlot does not know"},
-		"newer":   {msbtest.Options{Version: "0.8.0"}, "version 0.8.0, which Sandlot does not know"},
-		"server":  {msbtest.Options{Version: "server 0.2.6"}, "not microsandbox's, or an old one"},
-		"no kvm":  {msbtest.Options{Doctor: "CPU virtualization is not available"}, "offers no virtual machines"},
-		"lies":    {msbtest.Options{Create: "failed\n → run `msb logs --source system x` for full diagnostics", Log: "ERROR msb_krun: KVM_EXIT_INTERNAL_ERROR"}, "runs no virtual machine"},
+		"older":  {msbtest.Options{Version: "0.6.18"}, "version 0.6.18, which Sandlot does not know"},
+		"newer":  {msbtest.Options{Version: "0.8.0"}, "version 0.8.0, which Sandlot does not know"},
+		"server": {msbtest.Options{Version: "server 0.2.6"}, "not microsandbox's, or an old one"},
+		"no kvm": {msbtest.Options{Doctor: "CPU virtualization is not available"}, "offers no virtual machines"},
+		"lies": {msbtest.Options{Create: "failed\n → run `msb logs --source system x` for full diagnostics",
+			Log: "ERROR msb_krun: KVM_EXIT_INTERNAL_ERROR"}, "runs no virtual machine"},
 		"library": {msbtest.Options{Create: "libkrunfw not found"}, "libkrunfw, is missing"},
 		"flag":    {msbtest.Options{Create: "unexpected argument '--vsock' found"}, "lacks a flag"},
 	} {
@@ -374,8 +375,8 @@ func TestTwenty(t *testing.T) {
 	}
 }
 
-// TestKilledServer: a server that is killed at any moment of a machine's start leaves one that the next server takes over
-// or removes. The test's program is that server.
+// TestKilledServer: a server that is killed at any moment of a machine's start leaves one that the next server takes
+// over or removes. The test's program is that server.
 func TestKilledServer(t *testing.T) {
 	state := os.Getenv("MSB_TEST_STATE")
 	if state != "" {

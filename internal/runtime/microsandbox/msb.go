@@ -49,7 +49,8 @@ func (e *unusable) Advice() string { return e.brief + "; " + e.advice }
 
 const (
 	install = "install microsandbox, " + oldest + " or newer and older than " + before + " (pip install " +
-		"'microsandbox>=" + oldest + ",<" + before + "'), and set microsandbox.msb to the path of its program msb, or " + instead
+		"'microsandbox>=" + oldest + ",<" + before + "'), and set microsandbox.msb to the path of its program msb, or " +
+		instead
 	instead = "use another runtime (runtime: gvisor; without MSB_SERVER_URL it is the default one on Linux)"
 	useKVM  = "enable virtualization in the firmware, or nested virtualization where this machine is itself a virtual " +
 		"one, and give the server's user /dev/kvm; or " + instead
