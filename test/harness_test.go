@@ -325,7 +325,8 @@ func (s *server) end() {
 func (s *server) folders() []string {
 	onGVisor, _ := filepath.Glob(filepath.Join(s.State, "sandboxes", "*"))
 	onDocker, _ := filepath.Glob(filepath.Join(s.State, "docker", "sandboxes", "*"))
-	return append(onGVisor, onDocker...)
+	machines, _ := filepath.Glob(filepath.Join(s.State, "msb", "boxes", "*"))
+	return append(append(onGVisor, onDocker...), machines...)
 }
 
 // left lists what there is of the server's sandboxes on the machine.

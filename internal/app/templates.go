@@ -41,6 +41,9 @@ func askHost(ctx context.Context, timeout time.Duration, runtimes []sandbox.Runt
 		return false, nil
 	}
 	keeper := runtimes[0].Capabilities().Storage
+	if runtimes[0].Capabilities().ImagesOnly {
+		return false, nil
+	}
 	if keeper == nil {
 		return true, nil
 	}

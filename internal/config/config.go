@@ -17,18 +17,20 @@ import (
 
 // Config has the effective settings.
 type Config struct {
-	Server    Server
-	Sessions  Sessions
-	Runtime   Runtime
-	Docker    Docker
-	Output    Output
-	Network   Network
-	MCP       MCP
-	Tools     ToolViews
-	Events    Events
-	Telemetry Telemetry
-	Policy    Policy
-	Quotas    Quotas
+	Server   Server
+	Sessions Sessions
+	Runtime  Runtime
+	Docker   Docker
+	// Microsandbox has the settings of the runtime microsandbox.
+	Microsandbox Microsandbox
+	Output       Output
+	Network      Network
+	MCP          MCP
+	Tools        ToolViews
+	Events       Events
+	Telemetry    Telemetry
+	Policy       Policy
+	Quotas       Quotas
 
 	Volumes       []Volume
 	VolumeLimitMB int        // limit for the content of each volume; 0: no limit
@@ -191,6 +193,11 @@ type Docker struct {
 	Runtime      string // the daemon's runtime for containers; empty: its default
 	WritableRoot bool
 	Files        string // auto, shared or separate: whether the daemon sees the server's files
+}
+
+// Microsandbox has the settings of the runtime microsandbox.
+type Microsandbox struct {
+	Program string // path of msb; empty: it is looked for
 }
 
 // Output has the form and the limits of results.

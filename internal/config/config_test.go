@@ -171,11 +171,50 @@ func TestTwoVariablesForOneSetting(t *testing.T) {
 	}
 }
 
-func TestNotesOfWhatThisVersionCannot(t *testing.T) {
-	for _, name := range []string{"MSB_SERVER_URL", "MSB_API_KEY"} {
-		c, err := load(t, "", vars{name: "something"}, nil)
-		if err != nil || len(c.Notes) != 1 || !strings.Contains(c.Notes[0], name) {
-			t.Errorf("%s: %v, %v, want one note that names it", name, c, err)
+// TestMicrosandboxVariables: the address of a server of microsandbox chooses the runtime, unless settings name one, and
+// the start says that the server is not used. A value that is not a URL is refused, and not repeated.
+func TestMicrosandboxVariables(t *testing.T) {
+	const address = "https://user:treasure@127.0.0.1:5555"
+	for name, tt := range map[string]struct {
+		file    string
+		env     vars
+		runtime string
+		notes   []string
+	}{
+		"address": {"", vars{"MSB_SERVER_URL": address}, "microsandbox", []string{"MSB_SERVER_URL chooses"}},
+		"key":     {"", vars{"MSB_API_KEY": "treasure"}, defaultRuntime(), []string{"MSB_API_KEY is set and not used"}},
+		"both": {"", vars{"MSB_SERVER_URL": address, "MSB_API_KEY": "treasure"}, "microsandbox",
+			[]string{"MSB_API_KEY", "MSB_SERVER_URL chooses"}},
+		"runtime":  {"runtime: gvisor", vars{"MSB_SERVER_URL": address}, "gvisor", []string{"the settings name the runtime"}},
+		"runtimes": {"runtimes: [docker]", vars{"MSB_SERVER_URL": address}, "docker", []string{"the settings name the runtime"}},
+		"variable": {"", vars{"MSB_SERVER_URL": address, "SANDLOT_RUNTIME": "docker"}, "docker",
+			[]string{"the settings name the runtime"}},
+		"templates": {"runtimes: [gvisor, microsandbox]\ntemplates: {vm: {image: \"python:3.12\", runtime: microsandbox}}",
+			nil, "gvisor", nil},
+	} {
+		c, err := load(t, tt.file, tt.env, nil)
+		if err != nil || c.Runtime.Name != tt.runtime || len(c.Notes) != len(tt.notes) {
+			t.Errorf("%s: %v, %+v", name, err, c)
+			continue
+		}
+		for i, note := range tt.notes {
+			if !strings.Contains(c.Notes[i], note) || strings.Contains(c.Notes[i], "treasure") ||
+				strings.Count(c.Notes[i], ". ") > 1 {
+				t.Errorf("%s: note %q, want %q", name, c.Notes[i], note)
+			}
+		}
+	}
+	for _, bad := range []string{"something", "127.0.0.1:5555", "localhost:5555", "ftp://x", "http://", "treasure\n://x"} {
+		if _, err := load(t, "", vars{"MSB_SERVER_URL": bad}, nil); err == nil ||
+			!strings.Contains(err.Error(), "MSB_SERVER_URL: must be the URL") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	for _, bad := range []string{"templates: {x: {image: i, files: {/etc/x: text}}}", "templates: {x: {image: i, packages: {pip: [six]}}}",
+		"network: {mode: open}"} {
+		if _, err := load(t, "runtime: microsandbox\n"+bad, nil, nil); err == nil ||
+			!strings.Contains(err.Error(), "the runtime microsandbox") {
+			t.Errorf("%s: %v", bad, err)
 		}
 	}
 }

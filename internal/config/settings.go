@@ -257,7 +257,7 @@ func (c *Config) runtimeRows() []setting {
 	}
 }
 
-// dockerRows returns the settings of the runtime docker.
+// dockerRows returns the settings of the runtimes docker and microsandbox.
 func (c *Config) dockerRows() []setting {
 	d := &c.Docker
 	return []setting{
@@ -275,6 +275,9 @@ func (c *Config) dockerRows() []setting {
 		{"docker.writable_root", "false", nil,
 			"sandboxes may write everywhere in their root file system, without a limit of the disk",
 			boolean(&d.WritableRoot)},
+		{"microsandbox.msb", "", nil,
+			"path of microsandbox's program msb, for the runtime microsandbox; empty: in PATH, or ~/.microsandbox/bin/msb",
+			text(&c.Microsandbox.Program, nil)},
 	}
 }
 

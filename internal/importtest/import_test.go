@@ -78,7 +78,7 @@ var only = map[string][]string{
 	"golang.org/x/sync": {"sandlot/internal/limit", "sandlot/internal/port", "sandlot/internal/servers",
 		"sandlot/internal/snapshot",
 		"sandlot/internal/session", "sandlot/internal/app", "sandlot/internal/guest/network", "sandlot/internal/oci",
-		"sandlot/internal/runtime/docker", "sandlot/test/bench"},
+		"sandlot/internal/runtime/docker", "sandlot/internal/runtime/microsandbox", "sandlot/test/bench"},
 	"github.com/klauspost/compress": {"sandlot/internal/oci", "sandlot/internal/runtime/program",
 		"sandlot/internal/runtime/gvisor/frozen"},
 	"github.com/google/go-containerregistry": {"sandlot/deploy/release", "sandlot/internal/oci", "sandlot/test/bench"},
@@ -94,7 +94,7 @@ var only = map[string][]string{
 	"github.com/distribution/reference":      {"sandlot/internal/runtime/docker", "sandlot/internal/dockercommand"},
 	"github.com/containerd/errdefs":          {"sandlot/internal/runtime/docker", "sandlot/internal/oci"},
 	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/cmd/sandlot-runsc",
-		"sandlot/test/bench"},
+		"sandlot/internal/runtime/microsandbox/msbtest", "sandlot/test/bench"},
 }
 
 // never lists what a package does not import, directly or through others.

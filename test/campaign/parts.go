@@ -42,13 +42,15 @@ var parts = []part{
 		name: "daemons", minutes: 20,
 		proves: "the runtime's suite and the whole program on Podman, on daemons that map users, that are rootless, " +
 			"that are reached by TLS or ssh, with gVisor as Docker's runtime; the suite with the machine's programs on " +
-			"Docker, with gVisor without preboot images, and with OCI images without root and from preboot images",
+			"Docker, with gVisor without preboot images, with OCI images without root and from preboot images, and with a fake of " +
+			"microsandbox's msb",
 		folders: []string{"internal/runtime", "internal/sandbox"},
 		steps: []step{
 			{name: "daemons-suite", packages: dockerUnit, race: true, tests: []string{"TestPodman", "TestRemapped",
 				"TestRootlessDaemon", "TestRemoteSuite", "TestRemoteRestarts", "TestSSH", "TestRunsc", "TestHostSuite"}},
 			{name: "gvisor-suite", packages: "./internal/runtime/gvisor", race: true,
 				tests: []string{"TestSuite", "TestImagePrebootedSuite", "TestRootlessImageSuite"}},
+			{name: "msb-suite", packages: "./internal/runtime/microsandbox", race: true, tests: []string{"TestSuite"}},
 			{name: "daemons-whole", packages: whole, tests: []string{"TestMappedUsers", "TestPodman", "TestDaemonByTLS",
 				"TestUnprivilegedServer"}},
 		},
