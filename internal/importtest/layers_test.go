@@ -144,6 +144,7 @@ var places = map[string]place{
 	"runtime/specfile":          {"adapter", ""},
 	"store":                     {"adapter", ""},
 	"store/storetest":           {"test", ""},
+	"replica":                   {"adapter", "store"},
 	"hub":                       {"L3", ""},
 	"api": {"L4",
 		"api/conn api/live api/metric api/openapi api/page api/preview api/protocol console gateway gateway/rpc"},

@@ -21,7 +21,8 @@ import (
 type DB struct {
 	db       *sql.DB
 	postgres bool
-	lock     *serverLock // of a server on PostgreSQL
+	lock     *serverLock // of a server that is the only one on PostgreSQL
+	member   bool        // several servers use the database: it reads what belongs to principals of this one alone
 
 	hasTokens, tokenByHash *sql.Stmt
 }
@@ -52,6 +53,18 @@ func OpenServer(ctx context.Context, where string, log *slog.Logger) (*DB, error
 	}
 	return p.openServer(ctx, log)
 }
+
+// OpenMember opens a PostgreSQL database for one of several servers.
+func OpenMember(ctx context.Context, where string, h Holder) (*DB, error) {
+	p, err := newPostgres(where)
+	if err != nil {
+		return nil, err
+	}
+	return p.openMember(ctx, h)
+}
+
+// CloseIdle closes the connections that wait. A Holder calls it when they may not be used again.
+func (s *DB) CloseIdle() { closeIdle(s.db) }
 
 // ready migrates the database and prepares statements, or closes it.
 func (s *DB) ready(ctx context.Context) (*DB, error) {
