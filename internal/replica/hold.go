@@ -149,8 +149,12 @@ func (m *Member) lose(err error) {
 	if !first {
 		return
 	}
+	var kept map[string]bool
+	if m.Kept != nil {
+		kept = m.Kept()
+	}
 	for unit, l := range held {
-		if m.Keeps == nil || !m.Keeps(unit) {
+		if !kept[unit] {
 			l.cancel(ErrLost)
 		}
 	}

@@ -7,8 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"sandlot/internal/fault"
 )
 
 // Server is a server as people see it.
@@ -46,36 +44,4 @@ func missing(err error) error {
 		return nil
 	}
 	return err
-}
-
-// Alone is called by a server that is to be the only one of its database, and has locked it. It fails if other state
-// folders have sessions: the server would make empty workspaces for them. id is that of the server's state folder, empty
-// if it has none.
-func Alone(ctx context.Context, postgres *pgx.ConnConfig, id string) error {
-	c, err := pgx.ConnectConfig(ctx, postgres.Copy())
-	if err != nil {
-		return err
-	}
-	defer c.Close(ctx)
-	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
-		var exists bool
-		if err := tx.QueryRow(ctx, `SELECT to_regclass('sandlot_owners') IS NOT NULL`).Scan(&exists); err != nil || !exists {
-			return err
-		}
-		var address string
-		err := tx.QueryRow(ctx, `SELECT r.address FROM sandlot_replicas r WHERE r.id <> $1 AND EXISTS (SELECT 1
-			FROM sandlot_owners o WHERE o.slot = r.slot AND (EXISTS (SELECT 1 FROM sessions
-			WHERE sandlot_unit(owner) = o.principal) OR EXISTS (SELECT 1 FROM snapshots
-			WHERE sandlot_unit(owner) = o.principal))) LIMIT 1`, id).Scan(&address)
-		if err == nil {
-			return fault.New(fault.Configuration, "sessions in the PostgreSQL database have their files on the machine of "+
-				"another server (%s), so a server without replicas cannot use it; set replicas.address, or remove those "+
-				"sessions on that server first", address)
-		}
-		if !errors.Is(err, pgx.ErrNoRows) {
-			return err
-		}
-		_, err = tx.Exec(ctx, `DELETE FROM sandlot_owners; DELETE FROM sandlot_replicas`)
-		return err
-	})
 }

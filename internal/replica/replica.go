@@ -49,10 +49,10 @@ type Config struct {
 	// Claimed loads what is stored of a unit that was claimed just now; nil: nothing. Before it returns, nothing is
 	// done for the unit.
 	Claimed func(ctx context.Context, unit string) error
-	// Keeps reports whether a unit has something that only this server has, so that no other server can claim it. What
-	// runs for it goes on while the lock is lost.
-	Keeps func(unit string) bool
-	Log   *slog.Logger
+	// Kept returns the units that have something that only this server has, so that no other server can claim them: what
+	// runs for them goes on while the lock is lost. nil: there are none.
+	Kept func() map[string]bool
+	Log  *slog.Logger
 }
 
 // Peer is a server.

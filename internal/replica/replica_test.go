@@ -203,7 +203,7 @@ func TestGuard(t *testing.T) {
 // could have claimed ends; what only it has goes on.
 func TestBreak(t *testing.T) {
 	database := storetest.Database(t)
-	a := join(t, database, "a", func(c *Config) { c.Keeps = func(unit string) bool { return unit == "user:kept" } })
+	a := join(t, database, "a", func(c *Config) { c.Kept = func() map[string]bool { return map[string]bool{"user:kept": true} } })
 	b := join(t, database, "b")
 	b.patience = time.Minute
 	ann, kept := a.find(t, "user:ann"), a.find(t, "user:kept")
@@ -258,16 +258,12 @@ func TestPinned(t *testing.T) {
 }
 
 // TestAlone: what a server without replicas has left is taken over by the server of its state folder alone; and a server
-// without replicas does not come back to what is on several machines.
+// without replicas does not come back to what may be on several machines.
 func TestAlone(t *testing.T) {
 	database := storetest.Database(t)
-	config, _, _ := store.PostgresConfig(database)
 	alone, err := store.OpenServer(t.Context(), database, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
-	}
-	if err := Alone(t.Context(), config, ""); err != nil {
-		t.Errorf("before there are replicas: %v", err)
 	}
 	if err := alone.PutSession(t.Context(), session.Record{ID: "1", Owner: "user:ann", Workspace: "workspace of a"}); err != nil {
 		t.Fatal(err)
@@ -295,15 +291,24 @@ func TestAlone(t *testing.T) {
 		t.Error(err)
 	}
 	b.db.Close()
-	if err := Alone(t.Context(), config, "b"); !fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), "a:7443") {
-		t.Errorf("alone with another state folder: %v", err)
+	_, err = store.OpenServer(t.Context(), database, slog.New(slog.DiscardHandler))
+	if !fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), "replicas.address") {
+		t.Errorf("alone, beside sessions of a server with replicas: %v", err)
 	}
-	if err := Alone(t.Context(), config, "a"); err != nil {
-		t.Errorf("alone with its own: %v", err)
+	again := join(t, database, "a")
+	again.find(t, "user:ann")
+	if err := again.db.RemoveSession(t.Context(), "1"); err != nil {
+		t.Error(err)
 	}
-	if all, err := List(t.Context(), config); err != nil || len(all) != 0 {
-		t.Errorf("then: %v %v", all, err)
+	if err := again.Leave(t.Context()); err != nil {
+		t.Error(err)
 	}
+	again.db.Close()
+	alone, err = store.OpenServer(t.Context(), database, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatalf("alone, when nothing is left of the others: %v", err)
+	}
+	alone.Close()
 }
 
 // TestLeave: a server that stops gives up what others can take, and is listed as long as it has the rest.

@@ -79,7 +79,31 @@ func (p *postgresDB) lock(ctx context.Context, log *slog.Logger) (_ *serverLock,
 			"database %s, though it has lost its lock; stop that server, or end its connections "+
 			"(pg_terminate_backend), and start again", p.name)
 	}
+	if err := l.checkAlone(ctx, p.name); err != nil {
+		return nil, err
+	}
 	return l, l.begin(ctx)
+}
+
+// checkAlone returns an error if servers with replicas own principals in the database: their files are in the state
+// folders of those servers, and this one would make empty workspaces for their sessions.
+func (l *serverLock) checkAlone(ctx context.Context, name string) error {
+	var exists, owned bool
+	err := l.conn.QueryRow(ctx, `SELECT to_regclass('sandlot_owners') IS NOT NULL`).Scan(&exists)
+	if err != nil || !exists {
+		return err
+	}
+	if err := l.conn.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM sandlot_owners)`).Scan(&owned); err != nil {
+		return err
+	}
+	if owned {
+		return fault.New(fault.Configuration, "servers with replicas.address have used the PostgreSQL database %s, and "+
+			"sessions in it have their files in the state folders of these servers; start this server with "+
+			"replicas.address too, or remove those sessions there and stop those servers first (`sandlot replicas` lists "+
+			"them)", name)
+	}
+	_, err = l.conn.Exec(ctx, `DELETE FROM sandlot_replicas`) // a process that still runs sees that it must end
+	return err
 }
 
 // try executes a query for a lock until it returns true, or for the time given.

@@ -206,9 +206,13 @@ func (f *Forwarder) send(w http.ResponseWriter, r *http.Request, p auth.Principa
 			return nil
 		},
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) {
+			if r.Context().Err() != nil { // the client has left, or its token has ended
+				result = fault.From(context.Cause(r.Context()))
+				return
+			}
 			result = f.outcome(ctx, place.Peer, err, sent.Load(), body.used.Load())
 		}}
-	proxy.ServeHTTP(upgrading{w}, out)
+	proxy.ServeHTTP(&passing{w, http.Header{}}, out)
 	return result
 }
 
@@ -245,14 +249,30 @@ func (f *Forwarder) outcome(ctx context.Context, p Peer, err error, sent, read b
 	return done
 }
 
-// upgrading is the response writer of a request whose connection may leave HTTP. It has no deadline then.
-type upgrading struct{ http.ResponseWriter }
+// passing is the response writer of a request that is sent on. Interim answers are for this server alone: the proxy would
+// also remove with each what other handlers have put into the header.
+type passing struct {
+	http.ResponseWriter
+	header http.Header // of the owner's answer
+}
 
-func (u upgrading) Unwrap() http.ResponseWriter { return u.ResponseWriter }
+func (p *passing) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// Hijack is for http.ResponseController.
-func (u upgrading) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	c, rw, err := http.NewResponseController(u.ResponseWriter).Hijack()
+func (p *passing) Header() http.Header { return p.header }
+
+func (p *passing) WriteHeader(code int) {
+	if code < 200 && code != http.StatusSwitchingProtocols {
+		return
+	}
+	for name, values := range p.header {
+		p.ResponseWriter.Header()[name] = append(p.ResponseWriter.Header()[name], values...)
+	}
+	p.ResponseWriter.WriteHeader(code)
+}
+
+// Hijack is for http.ResponseController: a connection that leaves HTTP has no deadline.
+func (p *passing) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(p.ResponseWriter).Hijack()
 	if err == nil {
 		err = c.SetDeadline(time.Time{})
 	}
