@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sandlot/internal/api/forward"
 	"sandlot/internal/api/live"
 	"sandlot/internal/api/metric"
 	"sandlot/internal/api/page"
@@ -30,6 +31,8 @@ import (
 // Config has the collaborators and settings of a Server.
 type Config struct {
 	Authenticator *auth.Authenticator
+	// Forward sends requests to the server that acts for their principal; nil: this server acts for all.
+	Forward *forward.Forwarder
 	// TokenWatch ends the open requests of a token when the token ends.
 	TokenWatch *auth.TokenWatch
 	// Limits bounds the requests, streams and memory of each principal; nil: the default.
@@ -177,15 +180,20 @@ func withOrigin(r *http.Request) *http.Request {
 // identify authenticates a request and passes it on to next, within the principal's limits.
 func (s *Server) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, onSocket := auth.FromContext(r.Context())
+		socketOwner, onSocket := auth.FromContext(r.Context())
+		p, sentOn := forward.Principal(r.Context())
 		var err error
-		if !onSocket {
+		switch {
+		case sentOn: // by the server that has authenticated it
+		case onSocket:
+			p, err = socketOwner.ActFor(r.Header.Values(auth.UserHeader))
+		default:
 			var release func()
 			r, p, release, err = s.authenticate(w, r)
 			defer release()
-		}
-		if err == nil {
-			p, err = p.ActFor(r.Header.Values(auth.UserHeader))
+			if err == nil {
+				p, err = p.ActFor(r.Header.Values(auth.UserHeader))
+			}
 		}
 		if err != nil {
 			if fault.Is(err, fault.Unauthorized) {
@@ -194,11 +202,12 @@ func (s *Server) identify(next http.Handler) http.Handler {
 			s.problem(w, r, err)
 			return
 		}
+		at := s.atOwner(next, p, sentOn)
 		if onSocket {
-			next.ServeHTTP(w, r)
+			at.ServeHTTP(w, r)
 			return
 		}
-		s.withinLimits(next, w, r, p)
+		s.withinLimits(at, w, r, p)
 	})
 }
 

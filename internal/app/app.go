@@ -17,6 +17,7 @@ import (
 
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
+	"sandlot/internal/api/forward"
 	"sandlot/internal/api/metric"
 	"sandlot/internal/app/registries"
 	"sandlot/internal/auth"
@@ -53,6 +54,7 @@ type App struct {
 	*effective
 	*restarts
 	*prewarming
+	replicas *replicas // nil: the server is the only one of its database
 	records
 	templating
 	sandboxes
@@ -88,12 +90,13 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (*App, error) 
 
 // A maker makes the parts of a server. Each of its methods returns what it has made of what it is given.
 type maker struct {
-	c       *config.Config
-	parsed  parsed
-	log     *slog.Logger
-	now     *effective
-	hub     *hub.Hub // closed, until what it gives access to is there
-	closing *closers
+	c        *config.Config
+	parsed   parsed
+	log      *slog.Logger
+	now      *effective
+	hub      *hub.Hub  // closed, until what it gives access to is there
+	replicas *replicas // nil: the server is the only one of its database
+	closing  *closers
 }
 
 // open creates a server in a state folder that the caller has locked.
@@ -111,6 +114,10 @@ func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err 
 	}()
 	a := &App{Config: c, log: log, effective: now, restarts: &restarts{c: c, log: log}, hub: m.hub,
 		certificate: CertificateSource(c, log), closing: m.closing}
+	if m.replicas, err = m.openReplicas(ctx); err != nil {
+		return nil, err
+	}
+	a.replicas = m.replicas
 	if a.records, err = m.openRecords(ctx); err != nil {
 		return nil, err
 	}
@@ -315,6 +322,9 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 		return nil, err
 	}
 	m.closing.add(func() error { questions.Close(); return nil })
+	if m.replicas != nil {
+		m.replicas.sessions, m.replicas.snapshots, m.replicas.questions = a.sessions, a.snapshots, questions
+	}
 	terminals := tty.New(tty.Config{Programs: tty.Of(a.sessions), Events: a.events, Log: a.log})
 	m.closing.add(func() error { terminals.Close(); return nil })
 	if err := m.sendTelemetry(a.telemetry, metrics); err != nil {
@@ -355,7 +365,11 @@ func (m maker) openAPI(ac access, g *gateway.Gateway, runtimes runtimeList, metr
 			logins.UseProviders(ac.verifier, m.log)
 		}
 	}
-	return api.New(api.Config{Authenticator: ac.authenticator, Logins: logins, TokenWatch: ac.watch, Limits: ac.limits,
+	var sendOn *forward.Forwarder
+	if m.replicas != nil {
+		sendOn = m.replicas.forward
+	}
+	return api.New(api.Config{Forward: sendOn, Authenticator: ac.authenticator, Logins: logins, TokenWatch: ac.watch, Limits: ac.limits,
 		Gateway: g, Hub: m.hub, Metrics: metrics, CheckRuntime: runtimes.check, Version: Version,
 		PublicURL: c.PublicURL, Log: m.log, Resource: resource(m.c), Proxies: c.TrustedProxies,
 		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Host), CORS: c.CORS,
@@ -427,12 +441,18 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	networkServer.RegisterOnShutdown(a.ports.Drain)
 	networkServer.RegisterOnShutdown(a.events.Close)
 	networkServer.RegisterOnShutdown(a.gateway.EndStreams)
-	failed := make(chan error, len(networkListeners)+1)
+	failed := make(chan error, len(networkListeners)+2)
 	var serving sync.WaitGroup
 	for _, l := range networkListeners {
 		serving.Go(func() { failed <- networkServer.Serve(a.certificate.Listener(conns.Listener(l))) })
 	}
 	serving.Go(func() { failed <- ownerServer.Serve(ownerListener) })
+	all := []*http.Server{networkServer, ownerServer}
+	if a.replicas != nil {
+		others := a.replicas.server(a.api.ReplicaHandler(), a.log)
+		serving.Go(func() { failed <- others.ServeTLS(a.replicas.listener, "", "") })
+		all = append(all, others)
+	}
 
 	var err error
 	select {
@@ -443,14 +463,14 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 		a.log.Info("restarting; running calls may end", "within", grace)
 		a.restarting, a.sockets = true, keepSockets(networkListeners)
 	case err = <-failed:
-	case err = <-a.store.Lost():
+	case err = <-a.lost():
 		a.log.Error("stopping", "error", err)
 	}
 	a.cancelPrewarm()
 	drainCtx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	var closing sync.WaitGroup
-	for _, s := range []*http.Server{networkServer, ownerServer} {
+	for _, s := range all {
 		closing.Go(func() {
 			if s.Shutdown(drainCtx) != nil {
 				s.Close()

@@ -39,6 +39,9 @@ func (m maker) openRecords(ctx context.Context) (r records, err error) {
 
 // openStore opens the database of the settings, and completes a restore that is pending.
 func (m maker) openStore(ctx context.Context) (*store.DB, error) {
+	if m.replicas != nil {
+		return m.openShared(ctx)
+	}
 	db, err := store.OpenServer(ctx, m.c.Server.Database(), m.log)
 	if err != nil {
 		if m.c.Server.Store != "" {

@@ -166,6 +166,15 @@ func ServiceOf(id string) (service string, ok bool) {
 	return service, ok && strings.HasPrefix(id, userPrefix)
 }
 
+// UnitOf returns the id of the unit to which the principal with that id belongs, for which one server acts: a service and
+// its users are one unit, as they share limits. Any other principal is a unit of its own.
+func UnitOf(id string) string {
+	if service, ok := ServiceOf(id); ok {
+		return service
+	}
+	return id
+}
+
 // serviceUser returns the user of a service, who is a person: the user has a home and no roles.
 func serviceUser(service, name string) Principal {
 	return Principal{ID: service + ownerSeparator + name, Name: name, Authenticated: true}

@@ -118,7 +118,7 @@ or let the client start "sandlot stdio".`,
 		"URL of a server (default: the server of the state folder); the token is read from SANDLOT_TOKEN, and the "+
 			"name of a service's user from SANDLOT_USER")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copyFile(),
-		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.policy(), p.questions(),
+		p.forward(), p.ports(), p.network(), p.events(), p.replicas(), p.mcp(), p.secret(), p.policy(), p.questions(),
 		snapshotCommand(p.client, p.out), quotaCommand(p.get, p.out), usageCommand(p.get, p.out),
 		image.Command(p.images, p.out, p.err),
 		templateCommand(p.connectOperator, p.out),

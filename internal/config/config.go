@@ -95,6 +95,7 @@ type Server struct {
 	SecretsKey     secret.Value // the key itself, in place of the file
 	SecretsNewKey  secret.Value // the key to which Rekey changes, with SecretsKey
 	SecretsKeyring string       // the name of the key in the user's keyring, in place of the file
+	ReplicaAddress string       // at which other servers of the same database reach this one; empty: it is the only one
 	Store          secret.Value // the URL of a PostgreSQL database; empty: SQLite in StateDir
 	PublicURL      string       // without a trailing slash; empty: http://Host:Port
 	TLS            TLS

@@ -122,6 +122,15 @@ func New(ctx context.Context, store Store) (*Questions, error) {
 	return s, err
 }
 
+// Add adds stored answers, of principals for whom this server acts from now on.
+func (s *Questions) Add(stored []Answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range stored {
+		s.always[a.Subject] = a
+	}
+}
+
 // Known returns the answer that was given earlier, for always or for a session.
 func (s *Questions) Known(about Subject, session string) (allowed, known bool) {
 	s.mu.Lock()

@@ -15,11 +15,11 @@ import (
 	"sandlot/internal/fault"
 )
 
-// A server on PostgreSQL holds the lock lockOfServer on a connection of its own, so a database has one server. When
+// A server on PostgreSQL holds the lock LockOfServer on a connection of its own, so a database has one server. When
 // that connection is lost, the server takes the lock again. It ends if another server has had it in between: what it
 // has in memory is no longer what is stored.
 //
-// A server may notice late that it has lost the lock. Therefore its other connections share the lock lockOfUsers. The
+// A server may notice late that it has lost the lock. Therefore its other connections share the lock LockOfUsers. The
 // next server waits until none of them is left, and then gives itself a new number (sandlot_state.server). A connection
 // that the earlier server opens after that sees the number, and is of no use. So two servers never write at once.
 
@@ -63,7 +63,7 @@ func (p *postgresDB) lock(ctx context.Context, log *slog.Logger) (_ *serverLock,
 			l.closeConn()
 		}
 	}()
-	ok, err := l.try(ctx, lockPatience, `SELECT pg_try_advisory_lock($1)`, lockOfServer)
+	ok, err := l.try(ctx, lockPatience, `SELECT pg_try_advisory_lock($1)`, LockOfServer)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (p *postgresDB) lock(ctx context.Context, log *slog.Logger) (_ *serverLock,
 		return nil, fault.New(fault.Configuration, "another Sandlot server uses the PostgreSQL database %s (%s); stop "+
 			"that server, or give this one its own database: one database has one server", p.name, l.holder(ctx))
 	}
-	if ok, err = l.try(ctx, usersPatience, `SELECT pg_try_advisory_lock($1)`, lockOfUsers); err != nil {
+	if ok, err = l.try(ctx, usersPatience, `SELECT pg_try_advisory_lock($1)`, LockOfUsers); err != nil {
 		return nil, err
 	}
 	if !ok {
@@ -79,7 +79,31 @@ func (p *postgresDB) lock(ctx context.Context, log *slog.Logger) (_ *serverLock,
 			"database %s, though it has lost its lock; stop that server, or end its connections "+
 			"(pg_terminate_backend), and start again", p.name)
 	}
+	if err := l.checkAlone(ctx, p.name); err != nil {
+		return nil, err
+	}
 	return l, l.begin(ctx)
+}
+
+// checkAlone returns an error if servers with replicas own principals in the database: their files are in the state
+// folders of those servers, and this one would make empty workspaces for their sessions.
+func (l *serverLock) checkAlone(ctx context.Context, name string) error {
+	var exists, owned bool
+	err := l.conn.QueryRow(ctx, `SELECT to_regclass('sandlot_owners') IS NOT NULL`).Scan(&exists)
+	if err != nil || !exists {
+		return err
+	}
+	if err := l.conn.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM sandlot_owners)`).Scan(&owned); err != nil {
+		return err
+	}
+	if owned {
+		return fault.New(fault.Configuration, "servers with replicas.address have used the PostgreSQL database %s, and "+
+			"sessions in it have their files in the state folders of these servers; start this server with "+
+			"replicas.address too, or remove those sessions there and stop those servers first (`sandlot replicas` lists "+
+			"them)", name)
+	}
+	_, err = l.conn.Exec(ctx, `DELETE FROM sandlot_replicas`) // a process that still runs sees that it must end
+	return err
 }
 
 // try executes a query for a lock until it returns true, or for the time given.
@@ -102,14 +126,14 @@ func (l *serverLock) holder(ctx context.Context) string {
 	_ = l.conn.QueryRow(ctx, `SELECT a.application_name || coalesce(', from ' || host(a.client_addr), '')
 		FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted
 		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-		AND l.classid = $1 AND l.objid = $2`, uint32(lockOfServer>>32), uint32(lockOfServer&0xffffffff)).Scan(&name)
+		AND l.classid = $1 AND l.objid = $2`, uint32(LockOfServer>>32), uint32(LockOfServer&0xffffffff)).Scan(&name)
 	return name
 }
 
 // begin gives the server its number, and lets its connections share the lock.
 func (l *serverLock) begin(ctx context.Context) error {
 	// Commands may create the table at the same moment.
-	if _, err := l.conn.Exec(ctx, fmt.Sprintf(`BEGIN; SELECT pg_advisory_xact_lock(%d); %s; COMMIT`, lockOfWrites,
+	if _, err := l.conn.Exec(ctx, fmt.Sprintf(`BEGIN; SELECT pg_advisory_xact_lock(%d); %s; COMMIT`, LockOfWrites,
 		postgresState)); err != nil {
 		return err
 	}
@@ -117,14 +141,14 @@ func (l *serverLock) begin(ctx context.Context) error {
 		Scan(&l.number); err != nil {
 		return err
 	}
-	_, err := l.conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, lockOfUsers)
+	_, err := l.conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, LockOfUsers)
 	return err
 }
 
-// join is called for each new connection of the server.
-func (l *serverLock) join(ctx context.Context, c *pgx.Conn) error {
+// Attach implements Holder.
+func (l *serverLock) Attach(ctx context.Context, c *pgx.Conn) error {
 	var shared bool
-	if err := c.QueryRow(ctx, `SELECT pg_try_advisory_lock_shared($1)`, lockOfUsers).Scan(&shared); err != nil {
+	if err := c.QueryRow(ctx, `SELECT pg_try_advisory_lock_shared($1)`, LockOfUsers).Scan(&shared); err != nil {
 		return err
 	}
 	if !shared { // the next server starts
@@ -149,15 +173,16 @@ func (l *serverLock) isOwn(ctx context.Context, c *pgx.Conn) error {
 	return err
 }
 
-// check returns the fault of each use of the database while the lock is lost.
-func (l *serverLock) check() error {
+// Usable implements Holder: it returns a fault while the lock is lost.
+func (l *serverLock) Usable() error {
 	if err := l.down.Load(); err != nil {
 		return *err
 	}
 	return nil
 }
 
-func (l *serverLock) valid(generation uint64) bool { return generation == l.generation.Load() }
+// Generation implements Holder.
+func (l *serverLock) Generation() uint64 { return l.generation.Load() }
 
 // start watches the lock until close.
 func (l *serverLock) start(pool *sql.DB) {
@@ -206,8 +231,7 @@ func (l *serverLock) watch(ctx context.Context) {
 func (l *serverLock) setDown(err error) {
 	l.down.Store(&err)
 	l.generation.Add(1)
-	l.pool.SetMaxIdleConns(-1) // closes those that wait
-	l.pool.SetMaxIdleConns(postgresConns)
+	closeIdle(l.pool)
 }
 
 // hold returns when the connection is lost or ctx has ended.
@@ -251,7 +275,7 @@ func (l *serverLock) retake(ctx context.Context) (held bool, err error) {
 	if l.conn, err = pgx.ConnectConfig(ctx, l.config.Copy()); err != nil {
 		return false, err
 	}
-	if err = l.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, lockOfServer).Scan(&held); err == nil {
+	if err = l.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, LockOfServer).Scan(&held); err == nil {
 		err = l.isOwn(ctx, l.conn)
 	}
 	if err != nil || !held {

@@ -91,7 +91,7 @@ func endLock(t *testing.T, c *pgx.Conn) {
 	var ended bool
 	if err := c.QueryRow(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'
 		AND granted AND objid = $1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`,
-		uint32(lockOfServer&0xffffffff)).Scan(&ended); err != nil || !ended {
+		uint32(LockOfServer&0xffffffff)).Scan(&ended); err != nil || !ended {
 		t.Fatal(ended, err)
 	}
 }
@@ -136,7 +136,7 @@ func TestNextServerWaitsForConnections(t *testing.T) {
 		var n int
 		err := c.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = $1
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`,
-			uint32(lockOfServer&0xffffffff)).Scan(&n)
+			uint32(LockOfServer&0xffffffff)).Scan(&n)
 		return err == nil && n == 1
 	})
 	put(t, earlier, sessionOf("b")) // still its own
@@ -186,7 +186,7 @@ func TestServerEndsWhenTakenOver(t *testing.T) {
 	put(t, db, sessionOf("a"))
 	taken := make(chan error, 1)
 	go func() { // waits in PostgreSQL, so it is the next to have the lock
-		_, err := other.Exec(context.Background(), `SELECT pg_advisory_lock($1)`, int64(lockOfServer))
+		_, err := other.Exec(context.Background(), `SELECT pg_advisory_lock($1)`, int64(LockOfServer))
 		taken <- err
 	}()
 	eventually(t, func() bool {
@@ -208,7 +208,7 @@ func TestServerEndsWhenTakenOver(t *testing.T) {
 	if err := db.PutSession(t.Context(), sessionOf("b")); !hasKind(err, fault.Connection) {
 		t.Errorf("it writes: %v", err)
 	}
-	if _, err := other.Exec(t.Context(), `SELECT pg_advisory_unlock($1)`, int64(lockOfServer)); err != nil {
+	if _, err := other.Exec(t.Context(), `SELECT pg_advisory_unlock($1)`, int64(LockOfServer)); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.PutSession(t.Context(), sessionOf("b")); !hasKind(err, fault.Connection) { // for ever

@@ -21,7 +21,8 @@ import (
 type DB struct {
 	db       *sql.DB
 	postgres bool
-	lock     *serverLock // of a server on PostgreSQL
+	lock     *serverLock // of a server that is the only one on PostgreSQL
+	member   bool        // several servers use the database: it reads what belongs to principals of this one alone
 
 	hasTokens, tokenByHash *sql.Stmt
 }
@@ -52,6 +53,28 @@ func OpenServer(ctx context.Context, where string, log *slog.Logger) (*DB, error
 	}
 	return p.openServer(ctx, log)
 }
+
+// OpenMember opens a PostgreSQL database for one of several servers.
+func OpenMember(ctx context.Context, where string, h Holder) (*DB, error) {
+	p, err := newPostgres(where)
+	if err != nil {
+		return nil, err
+	}
+	return p.openMember(ctx, h)
+}
+
+// own is a condition that is true for rows of principals whose id is in a column, if this server acts for them. A server
+// that is alone acts for all.
+func (s *DB) own(column string) string {
+	if !s.member {
+		return "1 = 1"
+	}
+	return `sandlot_unit(` + column + `) IN (SELECT principal FROM sandlot_owners
+		WHERE number = CAST(current_setting('sandlot.replica') AS bigint))`
+}
+
+// CloseIdle closes the connections that wait. A Holder calls it when they may not be used again.
+func (s *DB) CloseIdle() { closeIdle(s.db) }
 
 // ready migrates the database and prepares statements, or closes it.
 func (s *DB) ready(ctx context.Context) (*DB, error) {
@@ -351,7 +374,7 @@ type ownedDay struct {
 func (s *DB) Days(ctx context.Context, since int64) (map[string]egress.Day, error) {
 	all, err := queryAll(ctx, s.db, func(row scanner) (d ownedDay, err error) {
 		return d, row.Scan(&d.owner, &d.Number, &d.Up, &d.Down)
-	}, `SELECT owner, day, sent, received FROM traffic WHERE day >= ?`, since)
+	}, `SELECT owner, day, sent, received FROM traffic WHERE day >= ? AND `+s.own("owner"), since)
 	days := map[string]egress.Day{}
 	for _, d := range all {
 		days[d.owner] = d.Day
@@ -367,7 +390,8 @@ func (s *DB) RemoveDays(ctx context.Context, before int64) error {
 
 // Sessions implements session.Store.
 func (s *DB) Sessions(ctx context.Context) ([]session.Record, error) {
-	return queryAll(ctx, s.db, scanSession, `SELECT `+sessionColumns+` FROM sessions ORDER BY created, id`)
+	return queryAll(ctx, s.db, scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE `+s.own("owner")+
+		` ORDER BY created, id`)
 }
 
 // RemoveSession implements session.Store.

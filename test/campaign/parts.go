@@ -100,6 +100,18 @@ var parts = []part{
 		},
 	},
 	{
+		name: "replicas", minutes: 15,
+		proves: "200 faults of servers that share a PostgreSQL database: kills, stops, connections that break and are refused; " +
+			"a server with sessions killed ten times under calls through the others",
+		folders: []string{"internal/replica", "internal/api/forward"},
+		steps: []step{
+			{name: "replica-faults", packages: "./internal/replica", race: true, longer: true, tests: []string{"TestFaults"},
+				env: []string{"SANDLOT_FAULTS=200"}},
+			{name: "replicas", packages: whole, longer: true, tests: []string{"TestReplicas"},
+				env: []string{"SANDLOT_KILLS=10"}},
+		},
+	},
+	{
 		name: "load", minutes: 20,
 		proves: "one user who asks for much, servers that come and go, results of 50 MB and more in each language, of many and " +
 			"of attackers, tools in code in each way of calling them, uv as the installer; sleep, snapshots and packages, apt's " +
