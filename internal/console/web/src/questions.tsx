@@ -14,6 +14,7 @@ const grace = 425;
 
 export function Questions() {
   const list = asked.value;
+  useEffect(() => () => pointerIsOver(false), []); // the pointer does not leave what goes away
   return (
     <section aria-labelledby="waits" class="questions" onPointerEnter={() => pointerIsOver(true)}
       onPointerLeave={() => pointerIsOver(false)}>
