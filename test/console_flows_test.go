@@ -537,7 +537,8 @@ func (c *consoleUse) goesBack() {
 			"session_id": "home"})
 		return err == nil && strings.Contains(r.Text, "then then")
 	})
-	c.screen(x, "sessions/home/history")
+	x.see(`document.querySelector("[data-terminal]")`) // the page has gone to the session
+	c.screen(x, "sessions/"+c.home+"/history")
 	x.see(`document.querySelector("dialog[open]") || (` + named("button", "Remove") + `?.click(), false)`)
 	x.see(`(` + named("button.danger", "Remove") + `)?.click() === undefined && !document.querySelector("dialog[open]")`)
 	x.shows("No snapshot of this session.")
