@@ -38,7 +38,7 @@ func (c *consoleUse) asksForHosts(web *web) {
 	done := c.runs(web.script(command))
 	x.see("window.asked > 0")
 	x.see(`document.querySelector(".waits a")?.innerText.includes("home asks: network.reach: web.test")`)
-	x.do(chromedp.Click(chromedp.CSS(".waits a")))
+	x.click("Now1 waiting")
 	x.shows(web.script("network.reach: web.test:PORT"))
 	x.shows("home")
 	c.picture(x, "host")
