@@ -2,7 +2,6 @@
 import type { RefObject } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Failure, json, segment } from "./api";
-import { address } from "./route";
 import { asked, end, isOperator, me, now, pointerIsOver, questionsCame, refused, sessionOf, titleOf, type Asked } from "./state";
 import * as text from "./text";
 import type { Field } from "./types";
@@ -14,6 +13,7 @@ const grace = 425;
 
 export function Questions() {
   const list = asked.value;
+  useEffect(() => () => pointerIsOver(false), []); // the pointer does not leave what goes away
   return (
     <section aria-labelledby="waits" class="questions" onPointerEnter={() => pointerIsOver(true)}
       onPointerLeave={() => pointerIsOver(false)}>
@@ -94,7 +94,7 @@ function One({ asked: a }: { asked: Asked }) {
       <p class="quiet">
         {session && (
           <>
-            <a href={address(["sessions", session.session_id])}>{text.name(titleOf(session))}</a>
+            <strong>{text.name(titleOf(session))}</strong>
             {" · "}
           </>
         )}

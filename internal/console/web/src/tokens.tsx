@@ -42,7 +42,7 @@ export function Tokens({ of, again, named }: { of: Token[]; again: () => void; n
     <>
       <Trouble of={task.failed} />
       <div class="scrolls" tabIndex={0} role="region" aria-label="Tokens">
-        <table>
+        <table class="folds">
           <thead>
             <tr>
               <th scope="col">Token</th>
@@ -71,7 +71,10 @@ export function Tokens({ of, again, named }: { of: Token[]; again: () => void; n
                   {t.made_by && <span class="quiet"> made with {text.name(t.made_by)}</span>}
                 </td>
                 <td class="changed">{t.last_used ? text.ago(t.last_used, now.value) : "never"}</td>
-                <td>{t.expires ? text.full(t.expires) : "never"}</td>
+                <td>
+                  <span class="folded">ends </span>
+                  {t.expires ? text.full(t.expires) : "never"}
+                </td>
                 <td class="actions">
                   <button class="small danger" disabled={task.busy} onClick={() => revoke(t)} aria-label={"Revoke " + t.id}>
                     Revoke
