@@ -140,6 +140,11 @@ func TestReplicas(t *testing.T) {
 		}
 	}
 	r.refusesSettings(a)
+	for _, s := range []*server{a, b, c} {
+		if strings.Contains(s.log.String(), "another server acts") {
+			t.Errorf("a server writes for principals of another one:\n%s", s.log)
+		}
+	}
 }
 
 // passesOn: files, upgraded connections and streams of a user reach the session through a server that has none.
@@ -184,8 +189,8 @@ func (r *replicas) refusesStrangers(a, b *server, home string) {
 // database that they share.
 func (r *replicas) refusesSettings(running *server) {
 	for what, settings := range map[string][]string{
-		"PostgreSQL":       {"SANDLOT_REPLICAS_ADDRESS=127.0.0.1:7443"},
-		"replicas.address": r.settings,
+		"PostgreSQL":                  {"SANDLOT_REPLICAS_ADDRESS=127.0.0.1:7443"},
+		"another Sandlot server uses": r.settings,
 	} {
 		other := prepare(r.t)
 		other.setEnvironment(settings)

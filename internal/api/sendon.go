@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"sandlot/internal/api/forward"
 	"sandlot/internal/auth"
 )
 
@@ -28,7 +29,9 @@ func (s *Server) atOwner(next http.Handler, p auth.Principal, sentOn bool) http.
 			next.ServeHTTP(w, r)
 			return
 		}
-		s.Forward.Serve(w, r, p, next, func() { markUnbuffered(r) }, func(err error) { s.problem(w, r, err) })
+		address, _ := requestURL(r)
+		s.Forward.Serve(w, r, forward.Call{Principal: p, Address: address, Begin: func() { markUnbuffered(r) },
+			Fail: func(err error) { s.problem(w, r, err) }}, next)
 	})
 }
 

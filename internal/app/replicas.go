@@ -60,6 +60,8 @@ func checkReplicas(c *config.Config) error {
 		return need("set auth: required on all servers")
 	case s.SecretsKeyFile == "" && s.SecretsKey == "" && s.SecretsKeyring == "":
 		return need("all servers need the same key for secrets: set secrets.key_file or secrets.key to it")
+	case s.SecretsNewKey != "":
+		return need("the key for secrets cannot be changed while servers share a database: remove secrets.new_key")
 	case c.Events.KeepMax != 0:
 		return need("events of several servers are not stored yet: set events.keep_max: 0, and telemetry.otlp_endpoint " +
 			"if they are to be kept")

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/store"
 )
 
 const insertOwner = `INSERT INTO sandlot_owners (principal, slot, number, epoch)
@@ -108,6 +109,10 @@ func (m *Member) ask(ctx context.Context, unit string, replace bool) (found, err
 		}
 		return err
 	})
+	var f *fault.Error
+	if err != nil && ctx.Err() == nil && !errors.As(err, &f) { // such as a lock that takes too long
+		err = store.Unusable(err)
+	}
 	if err != nil {
 		return found{}, err
 	}

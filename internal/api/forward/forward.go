@@ -84,7 +84,16 @@ type carried struct {
 	Principal auth.Principal
 	Epoch     int64
 	Remote    string // the client's address
+	Address   string // see Call
 	RetryKey  []string
+}
+
+// Call is what a server knows of a request.
+type Call struct {
+	Principal auth.Principal // authenticated
+	Address   string         // scheme and host to which the client has sent the request; empty: not known
+	Begin     func()         // is called before the request is sent on
+	Fail      func(error)    // gets the fault if there is no answer
 }
 
 // New returns a Forwarder. The caller closes it.
@@ -106,31 +115,30 @@ func (f *Forwarder) Close() {
 }
 
 // Serve serves a request of a principal: by here, whose context ends when this server is not the owner any longer, or by
-// the owner. begin is called before a request is sent on. fail gets the fault if there is no answer.
-func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal, here http.Handler, begin func(),
-	fail func(error)) {
-	unit := auth.UnitOf(p.ID)
+// the owner.
+func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, c Call, here http.Handler) {
+	unit := auth.UnitOf(c.Principal.ID)
 	for last := false; ; last = true {
 		place, err := f.Owners.Find(r.Context(), unit)
 		if err != nil {
-			fail(err)
+			c.Fail(err)
 			return
 		}
 		if place.Here != nil {
 			serveWhile(place.Here, w, r, here)
 			return
 		}
-		begin()
-		err = f.send(w, r, p, place)
+		c.Begin()
+		err = f.send(w, r, c, place)
 		if !errors.Is(err, errAgain) {
 			if err != nil {
-				fail(err)
+				c.Fail(err)
 			}
 			return
 		}
 		f.Owners.Forget(unit)
 		if last {
-			fail(errors.Unwrap(err))
+			c.Fail(errors.Unwrap(err))
 			return
 		}
 	}
@@ -168,8 +176,8 @@ func (u *unread) Read(b []byte) (int, error) {
 func (u *unread) Close() error { return nil }
 
 // send sends a request to a server, and its answer to the client. Its error is that there was no answer.
-func (f *Forwarder) send(w http.ResponseWriter, r *http.Request, p auth.Principal, place Place) (result error) {
-	text, err := json.Marshal(carried{p, place.Epoch, r.RemoteAddr, r.Header.Values(retryKey)})
+func (f *Forwarder) send(w http.ResponseWriter, r *http.Request, c Call, place Place) (result error) {
+	text, err := json.Marshal(carried{c.Principal, place.Epoch, r.RemoteAddr, c.Address, r.Header.Values(retryKey)})
 	if err != nil {
 		return err
 	}
@@ -279,16 +287,22 @@ func (p *passing) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return c, rw, err
 }
 
-type principalKey struct{}
+type carriedKey struct{}
 
 // Principal returns the principal of a request that another server has sent on, which has authenticated it.
 func Principal(ctx context.Context) (auth.Principal, bool) {
-	p, ok := ctx.Value(principalKey{}).(auth.Principal)
-	return p, ok
+	c, ok := ctx.Value(carriedKey{}).(carried)
+	return c.Principal, ok
 }
 
-// Handler returns the handler for a listener with TLS: it serves what other servers send on, with the context in which
-// Principal knows the principal.
+// Address returns scheme and host to which the client has sent a request that another server has sent on.
+func Address(ctx context.Context) (string, bool) {
+	c, ok := ctx.Value(carriedKey{}).(carried)
+	return c.Address, ok
+}
+
+// Handler returns the handler for a listener with TLS: it serves what other servers send on, with a context that
+// Principal and Address know.
 func (f *Forwarder) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text := r.Header.Get(header)
@@ -305,7 +319,7 @@ func (f *Forwarder) Handler(next http.Handler) http.Handler {
 			http.Error(w, "this address is for other servers", http.StatusBadRequest)
 			return
 		}
-		place, ok := f.Owners.Owned(auth.UnitOf(c.Principal.ID), c.Epoch)
+		place, ok := f.owned(r.Context(), auth.UnitOf(c.Principal.ID), c.Epoch)
 		if !ok {
 			w.Header().Set(notOwner, "1")
 			w.WriteHeader(http.StatusMisdirectedRequest)
@@ -316,6 +330,15 @@ func (f *Forwarder) Handler(next http.Handler) http.Handler {
 			r.Header[retryKey] = c.RetryKey
 		}
 		r.RemoteAddr = c.Remote
-		serveWhile(place.Here, w, r.WithContext(context.WithValue(r.Context(), principalKey{}, c.Principal)), next)
+		serveWhile(place.Here, w, r.WithContext(context.WithValue(r.Context(), carriedKey{}, c)), next)
 	})
+}
+
+// owned returns the place of a unit if this server owns it with an epoch. It may have to load the unit first.
+func (f *Forwarder) owned(ctx context.Context, unit string, epoch int64) (Place, bool) {
+	if place, ok := f.Owners.Owned(unit, epoch); ok {
+		return place, true
+	}
+	place, err := f.Owners.Find(ctx, unit)
+	return place, err == nil && place.Here != nil && place.Epoch == epoch
 }

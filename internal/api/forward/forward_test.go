@@ -103,11 +103,11 @@ func (x *table) add(t *testing.T, serve http.HandlerFunc) *node {
 	n.others.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	n.others.StartTLS()
 	n.clients = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n.Serve(w, r, ann, serve, func() {}, func(err error) {
+		n.Serve(w, r, Call{Principal: ann, Address: "https://for.clients", Begin: func() {}, Fail: func(err error) {
 			f := fault.From(err)
 			w.Header().Set("May-Have-Run", fmt.Sprint(f.Context["may_have_run"] == true))
 			http.Error(w, f.Error(), f.HTTP())
-		})
+		}}, serve)
 	}))
 	n.self = Peer{n.others.Listener.Addr().String(), fingerprint}
 	x.mu.Lock()
@@ -153,8 +153,9 @@ func says(name string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		p, sent := Principal(r.Context())
-		fmt.Fprintf(w, "%s %s %s %s body=%s sent=%v principal=%v key=%s header=%q host=%s", name, r.Method, r.URL.Path,
-			r.URL.RawQuery, body, sent, p == ann, r.Header.Get(retryKey), r.Header.Get(header), r.Host)
+		at, _ := Address(r.Context())
+		fmt.Fprintf(w, "%s %s %s %s body=%s sent=%v principal=%v key=%s header=%q host=%s at=%s", name, r.Method, r.URL.Path,
+			r.URL.RawQuery, body, sent, p == ann, r.Header.Get(retryKey), r.Header.Get(header), r.Host, at)
 	}
 }
 
@@ -168,7 +169,7 @@ func TestWhole(t *testing.T) {
 		_, text := do(t, method, b.clients.URL+"/v1/x%2Fy?q=a;b&c=%20", "content", retryKey, "k1", header, "Zm9yZ2Vk", "Expect",
 			"200-ok")
 		want := "a " + method + " /v1/x/y q=a;b&c=%20 body=content sent=true principal=true key=k1 header=\"\" host=" +
-			strings.TrimPrefix(b.clients.URL, "http://")
+			strings.TrimPrefix(b.clients.URL, "http://") + " at=https://for.clients"
 		if text != want {
 			t.Errorf("\n%s, want\n%s", text, want)
 		}
