@@ -100,13 +100,12 @@ func subject(t *testing.T) *sandboxtest.Subject {
 	state := stateFolder(t)
 	msb := msbtest.Install(t, programs(t), msbtest.Options{})
 	return &sandboxtest.Subject{
-		WritableRoot: true,
-		Open:         func(t *testing.T) sandbox.Runtime { return open(t, state, msb) },
-		Remains:      func() []string { return remains(state) },
-		Kill:         func(t *testing.T, b sandbox.Sandbox) { kill(t, state, b.Spec().ID) },
-		Template:     ofImage(t),
-		Capable:      true,
-		Bridged:      true,
+		Open:     func(t *testing.T) sandbox.Runtime { return open(t, state, msb) },
+		Remains:  func() []string { return remains(state) },
+		Kill:     func(t *testing.T, b sandbox.Sandbox) { kill(t, state, b.Spec().ID) },
+		Template: ofImage(t),
+		Capable:  true,
+		Bridged:  true,
 	}
 }
 
