@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -126,12 +127,16 @@ func (b *box) ChangeTools(change func(dir string) error) error {
 	return b.tools.Change(b.socketDir(), change)
 }
 
-// Admitted implements sandbox.Sandbox.
+// Admitted implements sandbox.Sandbox. The agent has read its environment, too.
 func (b *box) Admitted() error {
 	b.mu.Lock()
 	f := b.socket
 	b.mu.Unlock()
-	return f.RemoveSecret()
+	err := os.Remove(filepath.Join(b.socketDir(), environmentFile))
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, f.RemoveSecret())
 }
 
 // Resize implements sandbox.Sandbox. A machine has the processors and the memory with which it has booted.

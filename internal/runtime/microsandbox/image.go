@@ -82,9 +82,10 @@ func (r *Runtime) reference(ctx context.Context, ref, id string) (string, error)
 	return name, err
 }
 
-// Save implements sandbox.Images. Create refuses sandboxes for it.
+// Save implements sandbox.Images. msb makes no images of machines.
 func (r *Runtime) Save(context.Context, sandbox.Sandbox, string) (sandbox.Image, error) {
-	return sandbox.Image{}, errors.ErrUnsupported
+	return sandbox.Image{}, sandbox.Explain("the runtime microsandbox adds no packages and no files to images: name an "+
+		"image that has them, or give the template the runtime gvisor or docker", nil)
 }
 
 // RemoveSaved implements sandbox.Images: there are none.

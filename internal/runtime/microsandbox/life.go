@@ -48,10 +48,6 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	if !validID.MatchString(spec.ID) || len(spec.Secret) != wire.SecretLen || spec.Template == nil {
 		return nil, errors.New("microsandbox: the spec is incomplete")
 	}
-	if spec.Build {
-		return nil, sandbox.Explain("the runtime microsandbox adds no packages and no files to images: name an image that "+
-			"has them, or give the template the runtime gvisor or docker", nil)
-	}
 	if spec.Template.Image == "" {
 		return nil, fmt.Errorf("microsandbox: the template %s has no image; give it one, or `runtime: gvisor`",
 			spec.Template.Name)

@@ -105,7 +105,7 @@ func (r *Runtime) instanceID() (string, error) {
 		}
 	}
 	if err != nil {
-		return "", fmt.Errorf("microsandbox: the id of this instance: %w", err)
+		return "", explainErrno(fmt.Errorf("microsandbox: the id of this instance: %w", err))
 	}
 	if !validID.Match(text) {
 		return "", fmt.Errorf("microsandbox: %s is broken; remove it, and the machines that `MSB_HOME=%s msb ls` lists",

@@ -445,6 +445,10 @@ func (f fake) bundle(m machine, given map[string][]string) error {
 		env = append(env, strings.Replace(kv, "="+wire.VsockAddress+"5000",
 			"="+wire.BridgeAddress+wire.SocketDir+"/"+wire.Socket, 1))
 	}
+	memory, err := strconv.Atoi(strings.TrimSuffix(only(given["memory"], "1024M"), "M"))
+	if err != nil {
+		return err
+	}
 	capabilities := append(slices.Collect(maps.Keys(wire.Capabilities)), "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SETPCAP")
 	spec := &specs.Spec{
 		Version: "1.0.2", Hostname: only(given["hostname"], "x"), Root: &specs.Root{Path: root},
@@ -452,6 +456,9 @@ func (f fake) bundle(m machine, given map[string][]string) error {
 			NoNewPrivileges: true, Capabilities: &specs.LinuxCapabilities{Bounding: capabilities,
 				Permitted: capabilities, Effective: capabilities}},
 		Mounts: append(mounts, more...),
+		// As a machine whose kernel takes what the runtime adds for it.
+		Annotations: map[string]string{"dev.sandlot.cpus": only(given["cpus"], "1"),
+			"dev.sandlot.memory": strconv.FormatInt(int64(memory-160)<<20, 10)},
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.NetworkNamespace},
 			{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}}},
 	}
