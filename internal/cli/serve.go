@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -91,6 +92,7 @@ func (p *program) runServe(ctx context.Context, flags map[string]string, to io.W
 	}
 	said := false
 	return app.Serve(ctx, cfg, log, func(a *app.App, at net.Addr) {
+		a.OfferCheckups(p.examine(flags, app.Logger(to, "ERROR", jsonLog)))
 		if !said {
 			fmt.Fprint(p.out, connectHelp(cfg, at.(*net.TCPAddr), a.NeedsToken(ctx)))
 		}
@@ -187,10 +189,19 @@ func (p *program) connect(ctx context.Context) (c *client.Client, done func() er
 // socket alone. A temporary folder is its state folder, and done empties it; with "" the
 // state folder is that of the settings.
 func (p *program) runServer(ctx context.Context, temporary string, log *slog.Logger) (done func() error, err error) {
-	var flags map[string]string
+	return p.runServerWith(ctx, nil, temporary, log)
+}
+
+// runServerWith is runServer with flags of serve.
+func (p *program) runServerWith(ctx context.Context, flags map[string]string, temporary string,
+	log *slog.Logger) (done func() error, err error) {
+	flags = maps.Clone(flags)
 	if temporary != "" {
-		flags = map[string]string{"state_dir": temporary, "pool_size": "0", "snapshots": "false", "auth": "off",
-			"store": ""}
+		if flags == nil {
+			flags = map[string]string{}
+		}
+		maps.Copy(flags, map[string]string{"state_dir": temporary, "pool_size": "0", "snapshots": "false", "auth": "off",
+			"store": ""})
 	}
 	cfg, err := p.load(flags)
 	if err != nil {
@@ -243,12 +254,18 @@ func (p *program) sweepTemporary(ctx context.Context) {
 // temporary starts a server with a state folder of its own and returns a client of it.
 // done stops the server and removes its sandboxes and its folder.
 func (p *program) temporary(ctx context.Context, log *slog.Logger) (*client.Client, func() error, error) {
+	return p.temporaryWith(ctx, nil, log)
+}
+
+// temporaryWith is temporary with flags of serve.
+func (p *program) temporaryWith(ctx context.Context, flags map[string]string,
+	log *slog.Logger) (*client.Client, func() error, error) {
 	p.sweepTemporary(ctx)
 	dir, err := os.MkdirTemp("", temporaryPrefix)
 	if err != nil {
 		return nil, nil, err
 	}
-	done, err := p.runServer(ctx, dir, log)
+	done, err := p.runServerWith(ctx, flags, dir, log)
 	if err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}

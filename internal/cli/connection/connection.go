@@ -360,15 +360,50 @@ func (p *commands) restart() *cobra.Command {
 
 func (p *commands) logs() *cobra.Command {
 	var lines int
+	var follow bool
 	c := &cobra.Command{Use: "logs NAME", Short: "Print the end of an MCP server's log",
-		Args: cobra.ExactArgs(1)}
+		Args:    cobra.ExactArgs(1),
+		Example: "  sandlot mcp logs time\n  sandlot mcp logs time --follow"}
 	c.Flags().IntVar(&lines, "lines", 100, "number of lines")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "print what Sandlot keeps of the log, and then each line as it comes")
+	c.MarkFlagsMutuallyExclusive("lines", "follow")
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
+		if follow && p.asJSON {
+			return p.Usage(errors.New("give one of --follow and --json"))
+		}
+		if follow {
+			return p.followLog(c.Context(), r)
+		}
 		return p.result(c, "external_mcp_logs", struct {
 			ID    string `json:"connectionId"`
 			Lines int    `json:"lines"` // 0, too, is for the server to refuse
 		}{r.ID, lines})
 	})
+}
+
+// followLog prints the log of a server as it grows, until ctx ends or the server is removed.
+func (p *commands) followLog(ctx context.Context, r connectionRow) error {
+	client, done, err := p.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	err = client.FollowLog(ctx, r.ID, func(text string, lost int64) error {
+		switch {
+		case lost < 0:
+			fmt.Fprintln(p.Err, "[the log begins anew]")
+		case lost > 0:
+			fmt.Fprintf(p.Err, "[%s missing here]\n", plural.Of(int(lost), "byte is", "bytes are"))
+		}
+		if text == "" {
+			return nil
+		}
+		_, err := fmt.Fprintln(p.Out, plain.Text(strings.TrimSuffix(text, "\n")))
+		return err
+	})
+	if ctx.Err() != nil { // Ctrl-C is how it ends
+		err = nil
+	}
+	return errors.Join(err, done())
 }
 
 func (p *commands) call() *cobra.Command {
