@@ -191,3 +191,10 @@ func TestWrongRequests(t *testing.T) {
 		}
 	}
 }
+
+// What encodes itself is described as what it becomes.
+func TestEncodedTypes(t *testing.T) {
+	if roles := openapi.Of[auth.Token]().Schema.Properties["roles"]; roles == nil || roles.Type != "array" {
+		t.Errorf("the roles of a token are %+v", roles)
+	}
+}

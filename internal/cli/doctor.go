@@ -19,8 +19,8 @@ func (p *program) doctor() *cobra.Command {
 		Use: "doctor", Short: "Check that sandboxes work on this machine", Args: cobra.NoArgs,
 		Long: "Check the settings and the machine, boot a sandbox and run code in it. The exit code is 1 when a " +
 			"check fails. With --all it also looks at each runtime that Sandlot can use: whether it works here, what " +
-			"is missing, and what it costs; that does not change the exit code. With --server (and a token with the role " +
-			"operator) that server checks its own machine.",
+			"is missing, and what it costs; that does not change the exit code. With the flag --server (and a token " +
+			"with the role operator) that server checks its own machine.",
 	}
 	c.Flags().BoolVar(&compare, "all", false, "compare all runtimes on this machine")
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
@@ -32,7 +32,7 @@ func (p *program) doctor() *cobra.Command {
 				p.showCheck(one)
 			}
 		}
-		if p.server != "" {
+		if c.Flags().Changed("server") { // whoever has set SANDLOT_SERVER asks about this machine still
 			if compare {
 				return usage{errors.New("--all compares the runtimes of this machine: leave --server out")}
 			}

@@ -102,8 +102,10 @@ func (r connectionRow) commandText() string {
 func (p *commands) list() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "List the MCP servers and their states", Args: cobra.NoArgs}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		var list builtin.ServerList
-		if err := p.listAll(c.Context(), "/v1/connections", &list); err != nil {
+		list, err := with(c.Context(), p, func(server *client.Client) (hub.ServerList, error) {
+			return server.Servers(c.Context())
+		})
+		if err != nil {
 			return err
 		}
 		if p.asJSON {
@@ -324,8 +326,10 @@ func (p *commands) onServer(c *cobra.Command,
 
 // connection returns the server with that name or connection id.
 func (p *commands) connection(c *cobra.Command, what string) (connectionRow, error) {
-	var list builtin.ServerList
-	if err := p.listAll(c.Context(), "/v1/connections", &list); err != nil {
+	list, err := with(c.Context(), p, func(server *client.Client) (hub.ServerList, error) {
+		return server.Servers(c.Context())
+	})
+	if err != nil {
 		return connectionRow{}, err
 	}
 	var names []string
@@ -495,6 +499,16 @@ func (p *commands) ask(ctx context.Context, method, path string, in, out any) er
 		return err
 	}
 	return errors.Join(client.JSON(ctx, method, path, in, out), done())
+}
+
+// with calls do with a client of the server.
+func with[T any](ctx context.Context, p *commands, do func(*client.Client) (T, error)) (answer T, err error) {
+	server, done, err := p.Connect(ctx)
+	if err != nil {
+		return answer, err
+	}
+	answer, err = do(server)
+	return answer, errors.Join(err, done())
 }
 
 // listAll reads a list of the server with all its pages.
