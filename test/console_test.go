@@ -1013,7 +1013,7 @@ func (c *consoleScreens) images(x *tab) {
 	}
 	pull()
 	row := "document.querySelector(" + quoted("[data-pull='"+slow+"']") + ")"
-	x.see(row + `?.querySelector("progress").value > 1e6`)
+	x.see(row + `?.querySelector("progress").value > 5e5`)
 	c.look(x, "operator-image")
 	x.click("End the pull of " + slow)
 	x.see(row + `?.innerText.includes("somebody has ended it")`)

@@ -218,7 +218,7 @@ func (c *Client) followOnce(ctx context.Context, kind string, args map[string]an
 }
 
 // FollowLog calls each with the log of a third-party server that the server keeps, and then with what is added to it,
-// until each returns an error, or the third-party server is removed. lost is how many bytes are missing before the text;
+// until each returns an error, or the server refuses more, as when the third-party server is removed. lost is how many bytes are missing before the text;
 // negative: that is not known, as the log has begun anew.
 func (c *Client) FollowLog(ctx context.Context, server string, each func(text string, lost int64) error) error {
 	args := map[string]string{"server": server}
