@@ -1015,7 +1015,7 @@ func (c *consoleScreens) images(x *tab) {
 	row := "document.querySelector(" + quoted("[data-pull='"+slow+"']") + ")"
 	x.see(row + `?.querySelector("progress").value > 5e5`)
 	c.look(x, "operator-image")
-	x.click("End the pull of " + slow)
+	x.click("End it: the pull of " + slow)
 	x.see(row + `?.innerText.includes("somebody has ended it")`)
 	gate.pass()
 	pull()

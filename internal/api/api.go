@@ -121,7 +121,9 @@ func (s *Server) allowedMethods(r *http.Request) string {
 	var allowed []string
 	for method := range strings.SplitSeq(apiMethods, ", ") {
 		_, pattern := s.mux.Handler(&http.Request{Method: method, URL: r.URL, Host: r.Host})
-		if strings.Contains(pattern, " ") { // not one of those for all methods, where this handler is
+		_, path, isOne := strings.Cut(pattern, " ") // else it is for all methods, where this handler is
+		// A path that lacks the last part of a pattern is redirected to one that ends with a slash, and is none of its own.
+		if isOne && strings.Count(r.URL.Path, "/") >= strings.Count(path, "/") {
 			allowed = append(allowed, method)
 		}
 	}

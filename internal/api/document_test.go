@@ -198,3 +198,16 @@ func TestEncodedTypes(t *testing.T) {
 		t.Errorf("the roles of a token are %+v", roles)
 	}
 }
+
+// What is said to be allowed at a path is what the document has there.
+func TestAllowedMethods(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
+	token := e.token("ann")
+	for path, want := range map[string]string{"/v1/images": "GET, HEAD, POST", "/v1/images/python:3": "DELETE",
+		"/v1/images/a/b:3": "DELETE", "/v1/sessions/home/files/a/b": "GET, HEAD, PUT, DELETE"} {
+		a := do(e.Handler(), "OPTIONS", path, "", "Authorization", token)
+		if got := a.Header.Get("Allow"); a.StatusCode != http.StatusMethodNotAllowed || got != want {
+			t.Errorf("%s: %d %q, want %q", path, a.StatusCode, got, want)
+		}
+	}
+}

@@ -182,7 +182,7 @@ export function Images() {
                 {p.state === "running" && <Progress label={p.image} done={p.done_bytes} total={p.total_bytes} />}
               </span>
               {p.state === "running" && (
-                <button class="small" disabled={task.busy} onClick={() => end(p)} aria-label={"End the pull of " + text.name(p.image)}>
+                <button class="small" disabled={task.busy} onClick={() => end(p)} aria-label={"End it: the pull of " + text.name(p.image)}>
                   End it
                 </button>
               )}
