@@ -199,7 +199,7 @@ func TestEncodedTypes(t *testing.T) {
 	}
 }
 
-// What is said to be allowed at a path is what the document has there.
+// What is said to be allowed at a path is what the document has there, and anything else gets 405.
 func TestAllowedMethods(t *testing.T) {
 	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	token := e.token("ann")
@@ -209,5 +209,8 @@ func TestAllowedMethods(t *testing.T) {
 		if got := a.Header.Get("Allow"); a.StatusCode != http.StatusMethodNotAllowed || got != want {
 			t.Errorf("%s: %d %q, want %q", path, a.StatusCode, got, want)
 		}
+	}
+	if a := do(e.Handler(), "DELETE", "/v1/images", "", "Authorization", token); a.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("DELETE of all images: %d %s", a.StatusCode, a.body)
 	}
 }

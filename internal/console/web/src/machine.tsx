@@ -48,7 +48,7 @@ export function Doctor() {
             {r.checks.map((c, i) => (
               <li key={i} class="row" data-check={c.name}>
                 <span>
-                  <State of={c.ok ? (c.note || c.remedy ? "warning" : "ok") : "error"} /> {text.name(c.name)}{" "}
+                  <State of={c.ok ? (c.remedy ? "warning" : c.note ? "note" : "ok") : "error"} /> {text.name(c.name)}{" "}
                   <span class="quiet">{text.lines(c.detail)}</span>
                   {c.remedy && <span> {text.lines(c.remedy)}</span>}
                 </span>

@@ -26,6 +26,7 @@ const signs: Record<string, [sign: string, tone: string, word?: string]> = {
   error: ["✕", "bad"],
   ok: ["✓", "good"],
   warning: ["▲", "warn"],
+  note: ["–", "calm"],
   started: ["…", "busy"],
 };
 
