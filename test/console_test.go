@@ -1019,10 +1019,37 @@ func (c *consoleScreens) access(x *tab) {
 	x.see(`document.querySelector("[data-usage]")`)
 	x.click("Make a backup")
 	x.see(`document.querySelector("[data-backup]")`)
+	x.click("Check the machine")
+	x.see(`document.querySelector("[data-check=boot]")?.innerText.includes("answered 42")`)
+	x.see(`document.querySelector("[data-template=python]")?.innerText.includes("not built")`)
+	c.images(x)
 	x.fill("#check-user", "user:bob")
 	x.fill("#check-detail", "evil.example:443")
 	x.click("Check")
 	x.see(`document.querySelector("[data-verdict=deny]")?.innerText.includes("deny * network.reach")`)
+}
+
+// images gets an image with its progress, ends that, gets it whole, and removes it.
+func (c *consoleScreens) images(x *tab) {
+	gate, push := imageRegistry(c.t)
+	slow := push("slow:1")
+	pull := func() {
+		x.click("Get an image")
+		x.fill("#image-name", slow)
+		x.click("Get it")
+	}
+	pull()
+	row := "document.querySelector(" + quoted("[data-pull='"+slow+"']") + ")"
+	x.see(row + `?.querySelector("progress").value > 5e5`)
+	c.look(x, "operator-image")
+	x.click("End it: the pull of " + slow)
+	x.see(row + `?.innerText.includes("somebody has ended it")`)
+	gate.pass()
+	pull()
+	x.see("document.querySelector(" + quoted("[data-image='"+slow+"']") + ")")
+	x.click("Remove " + slow)
+	x.click("Remove it")
+	x.see("!document.querySelector(" + quoted("[data-image='"+slow+"']") + ")")
 }
 
 // dialogs looks at what opens over a screen, by the keyboard.

@@ -5,6 +5,7 @@ package api
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -60,6 +61,7 @@ type Config struct {
 type Server struct {
 	Config
 	mux      *http.ServeMux
+	unlisted map[string]bool // see unlisted
 	previews *preview.Server
 	live     *live.Server
 	tunnels  *tunnels
@@ -90,7 +92,12 @@ func New(c Config) *Server {
 	s.mux.Handle("/", s.notFound("MCP is at /mcp, the API at /v1"))
 	s.mux.Handle("/v1/", s.identify(s.notFound("see docs/guide/api.md")))
 	s.mux.Handle("/mcp", s.mcp()) // the gateway names the operation of each MCP method
-	for _, route := range s.routes() {
+	routes := s.routes()
+	s.unlisted = unlisted(routes)
+	for pattern := range s.unlisted {
+		s.mux.Handle(pattern, s.identify(s.notFound("see docs/guide/api.md")))
+	}
+	for _, route := range routes {
 		if s.Logins == nil && ofConsole(route.pattern) {
 			continue
 		}
@@ -105,6 +112,24 @@ func New(c Config) *Server {
 		}
 	}
 	return s
+}
+
+// unlisted are methods that a path does not have, and that http.ServeMux would redirect to the paths below it, as those
+// have the method: DELETE /v1/images, beside GET /v1/images and DELETE /v1/images/{name...}.
+func unlisted(routes []route) map[string]bool {
+	has, found := map[string]bool{}, map[string]bool{}
+	for _, r := range routes {
+		method, path, _ := strings.Cut(r.pattern, " ")
+		has[r.pattern], has[path] = true, true
+		if strings.HasSuffix(path, "...}") {
+			found[method+" "+path[:strings.LastIndex(path, "/{")]] = true
+		}
+	}
+	maps.DeleteFunc(found, func(pattern string, _ bool) bool {
+		_, path, _ := strings.Cut(pattern, " ")
+		return has[pattern] || !has[path]
+	})
+	return found
 }
 
 // notFound serves requests for paths that do not exist.
@@ -126,7 +151,8 @@ func (s *Server) allowedMethods(r *http.Request) string {
 	var allowed []string
 	for method := range strings.SplitSeq(apiMethods, ", ") {
 		_, pattern := s.mux.Handler(&http.Request{Method: method, URL: r.URL, Host: r.Host})
-		if strings.Contains(pattern, " ") { // not one of those for all methods, where this handler is
+		isOne := strings.Contains(pattern, " ") // else it is for all methods, where this handler is
+		if isOne && !s.unlisted[pattern] {
 			allowed = append(allowed, method)
 		}
 	}

@@ -39,7 +39,10 @@ var pathParameters = map[string]openapi.Parameter{
 	"tokens/id":          {Description: "The token's id, as in the list.", Schema: openapi.Text("")},
 	"snapshots/name":     {Description: "The snapshot's name.", Schema: openapi.Text("^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")},
 	"templates/name":     {Description: "The template's name.", Schema: openapi.Text("")},
-	"install/client":     {Description: "The MCP client's name, as in the list.", Schema: openapi.Text("")},
+	"images/name": {Description: "The image's name, with its slashes and its tag, or its digest.",
+		Schema: openapi.Text("")},
+	"pulls/id":       {Description: "The pull's id, as in the list of images.", Schema: openapi.Text("")},
+	"install/client": {Description: "The MCP client's name, as in the list.", Schema: openapi.Text("")},
 }
 
 // Lists of statuses of errors.
@@ -424,6 +427,30 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 		"POST /v1/templates/{name}/build": {Summary: "Build a template; needs the role `operator`", Errors: badOrGone,
 			Answers: map[int]openapi.Answer{http.StatusAccepted: openapi.Answers[protocol.TemplateRequested](
 				"It is going to be built; the list shows how far it is.", nil)}},
+		"GET /v1/images": {Summary: "List the images of the server's store; needs the role `operator`",
+			Text: "And the pulls that run, with their progress, and the last ones that have ended. The channel `images` of " +
+				"`GET /v1/live` tells what changes. Images of a Docker daemon are not in it.",
+			Answers: answers[hub.ImageList]("The images and the pulls.", nil)},
+		"POST /v1/images": {Summary: "Get an image from its registry; needs the role `operator`",
+			Text: "With the server's credentials for that registry. Two at once; one of an image that is being pulled already " +
+				"is that pull.",
+			Errors:  []int{http.StatusBadRequest, http.StatusNotFound, http.StatusTooManyRequests},
+			Request: jsonBody[hub.ImageRequest](hub.ImageRequest{Image: "python:3.12-slim"}, "image"),
+			Answers: map[int]openapi.Answer{http.StatusAccepted: openapi.Answers[protocol.PullBegun](
+				"It is being pulled; the list shows how far that is.", nil)}},
+		"DELETE /v1/images/{name...}": {Summary: "Remove an image that no template uses; needs the role `operator`",
+			Text:   "By its digest, all its names. Layers that other images have stay.",
+			Errors: badOrGone, Answers: answers[hub.ImageRemoved]("It is removed.", nil)},
+		"DELETE /v1/pulls/{id}": {Summary: "End a pull; needs the role `operator`", ID: "image.pull.end",
+			Text:   "What has come is kept for the next one.",
+			Errors: missing, Answers: noContent},
+		"GET /v1/doctor": {Summary: "What the last checks of the server's machine have found; needs the role `operator`",
+			Text: "Also of checks that run at the moment.", Errors: missing,
+			Answers: answers[hub.DoctorReport]("The report.", nil)},
+		"POST /v1/doctor": {Summary: "Check the server's machine; needs the role `operator`",
+			Text: "As `sandlot doctor` does, with the settings of the server's file and start: a sandbox boots beside those " +
+				"that run. It takes seconds, and three minutes at most. Who asks meanwhile gets the same report.", Errors: missing,
+			Answers: answers[hub.DoctorReport]("The report.", nil)},
 		"GET /v1/database": {Summary: "Which backup was restored last; needs the role `operator`",
 			Answers: answers[hub.Database]("The last restore.", nil)},
 		"GET /v1/backups": {Summary: "List the backups in the state folder; needs the role `operator`",

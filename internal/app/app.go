@@ -29,6 +29,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
+	"sandlot/internal/inventory"
 	"sandlot/internal/policy"
 	"sandlot/internal/pool"
 	"sandlot/internal/port"
@@ -158,6 +159,7 @@ func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err 
 		a.pool.Refresh()
 		a.tools.Refresh()
 		a.gateway.SyncOwn()
+		a.pulls.Changed()
 	})
 	return a, nil
 }
@@ -172,6 +174,8 @@ type sandboxes struct {
 	snapshots *snapshot.Snapshots
 	builder   *template.Builder
 	ports     *port.Ports
+	images    *inventory.Inventory
+	pulls     *inventory.Pulls
 }
 
 // openSandboxes creates the pool and the sessions, and recovers the sessions of the previous server.
@@ -202,9 +206,10 @@ func (m maker) openSandboxes(ctx context.Context, r records, t templating, runti
 		return s, err
 	}
 	m.now.apply(&activeSettings{c, m.parsed.policies}, s.sessions, t.registries)
+	s.images, s.pulls = m.openInventory()
 	s.builder = template.NewBuilder(template.Config{Set: t.templates, Pool: s.pool, Flavor: defaultFlavor, Log: m.log,
-		Imager: imagerOf(s.pool, openImages(c.Server.StateDir, m.log)),
-		Dir:    filepath.Join(c.Server.StateDir, "templates"), Prepare: t.registries.Prepare,
+		Imager: imagerOf(s.pool, s.images.Store),
+		Dir:    RecordsFolder(c.Server.StateDir), Prepare: t.registries.Prepare,
 		Outlet: func(name, box string) *egress.Outlet {
 			return s.egress.Outlet(egress.Owner{Principal: "template " + name, Sandbox: box},
 				s.sessions.TemplatePolicy(name), egress.NewMeter(egress.Traffic{}, nil))
@@ -332,7 +337,7 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 	}
 	m.hub.Open(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
 		Ports: a.ports, Servers: a.servers, Registries: a.serverRegistries, Vault: a.vault, SecretsChanged: a.bound.Changed,
-		Templates: a.templates,
+		Templates: a.templates, Images: a.images, Pulls: a.pulls,
 		Terminals: terminals, Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts,
 		Backups: &backups{c: m.c}, Quotas: a.quotas,
 		Rules: &a.rules, Questions: questions, Tokens: a.store, Log: a.log,

@@ -119,7 +119,7 @@ or let the client start "sandlot stdio".`,
 			"name of a service's user from SANDLOT_USER")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copyFile(),
 		p.forward(), p.ports(), p.network(), p.events(), p.replicas(), p.mcp(), p.secret(), p.policy(), p.questions(),
-		snapshotCommand(p.client, p.out), quotaCommand(p.get, p.out), usageCommand(p.get, p.out),
+		snapshotCommand(p.client, p.out), quotaCommand(p.connect, p.out), usageCommand(p.connect, p.out),
 		image.Command(p.images, p.out, p.err),
 		templateCommand(p.connectOperator, p.out),
 		p.install(), p.uninstall(), p.service(), p.console(), p.ui(),

@@ -149,10 +149,6 @@ func (p *program) ask(ctx context.Context, method, path string, in, out any) err
 	return errors.Join(client.JSON(ctx, method, path, in, out), done())
 }
 
-func (p *program) get(ctx context.Context, path string, answer any) error {
-	return p.ask(ctx, "GET", path, nil, answer)
-}
-
 // list connects to the server and reads a list with all its pages.
 func (p *program) list(ctx context.Context, path string, out any) error {
 	client, done, err := p.connect(ctx)

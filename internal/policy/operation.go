@@ -120,6 +120,13 @@ const (
 	TemplateList  Operation = "template.list"
 	TemplateBuild Operation = "template.build"
 
+	ImageList   Operation = "image.list"   // the images of the server's store, and the pulls
+	ImagePull   Operation = "image.pull"   // get one from its registry, or end that
+	ImageRemove Operation = "image.remove" // one that no template uses
+
+	DoctorRead Operation = "doctor.read" // what the last checks of the server's machine have found
+	DoctorRun  Operation = "doctor.run"  // check it; for that a sandbox boots
+
 	DatabaseRead    Operation = "database.read"    // which backup was restored last
 	DatabaseBackup  Operation = "database.backup"  // write all that is stored to a file on the server
 	DatabaseRestore Operation = "database.restore" // replace all that is stored by a backup
@@ -197,6 +204,13 @@ var table = map[Operation]rule{
 	TemplateList:  reads,
 	TemplateBuild: {role: auth.Operator, deniedAct: "build the templates of all users", changes: true},
 
+	ImageList:   {role: auth.Operator, deniedAct: "see the images of the server"},
+	ImagePull:   {role: auth.Operator, deniedAct: "get images for all users", changes: true},
+	ImageRemove: {role: auth.Operator, deniedAct: "remove images of the server", changes: true},
+
+	DoctorRead: {role: auth.Operator, deniedAct: "see how the server's machine is"},
+	DoctorRun:  {role: auth.Operator, deniedAct: "check the server's machine", changes: true},
+
 	DatabaseRead:   {role: auth.Operator, deniedAct: "see which backup was restored"},
 	DatabaseBackup: {role: auth.Operator, deniedAct: "make a backup, which has the data of all users", changes: true},
 	DatabaseRestore: {role: auth.Operator, deniedAct: "restore a backup, which has the data of all users",
@@ -233,6 +247,7 @@ var polled = map[Operation]bool{
 	SecretList: true, NetworkRead: true, NetworkReadAll: true, QuotaRead: true, QuestionList: true, TemplateList: true,
 	DatabaseRead: true, MetricsRead: true, EventRead: true, PrincipalRead: true, TokenList: true, UserList: true,
 	PolicyRead: true, PolicyCheck: true, UsageRead: true, UsageReadAll: true, ResultRead: true, PromptList: true,
+	ImageList: true, DoctorRead: true,
 }
 
 // Polled reports whether faces repeat the operation. It changes nothing, and says nothing that a sandbox or a third-party

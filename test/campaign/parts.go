@@ -129,10 +129,10 @@ var parts = []part{
 	},
 	{
 		name: "api", minutes: 15,
-		proves: "the HTTP API against its description, by requests that Schemathesis makes up; five more MCP servers of " +
-			"npm and PyPI, tool by tool; MCP's conformance suites with the hub as server and as client",
+		proves: "the HTTP API against its description, by requests that Schemathesis makes up; an operator who works from " +
+			"elsewhere; five more MCP servers of npm and PyPI, tool by tool; MCP's conformance suites with the hub as server and as client",
 		folders: []string{"internal/api", "internal/servers", "internal/mcpclient"},
-		steps: []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription", "TestThirdPartyMore",
+		steps: []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription", "TestOperator", "TestThirdPartyMore",
 			"TestHubConformance", "TestHubClientConformance"}}},
 	},
 	{

@@ -149,6 +149,12 @@ type TemplateRequested struct {
 	Progress string       `json:"progress"` // the path of the list that says how far it is
 }
 
+// PullBegun is the response to POST /v1/images.
+type PullBegun struct {
+	Pull     hub.ImagePull `json:"pull"`
+	Progress string        `json:"progress"` // the path of the list that says how far it is
+}
+
 // SecretRemoved is the response to DELETE /v1/secrets/{name}.
 type SecretRemoved struct {
 	Name   string   `json:"name"`

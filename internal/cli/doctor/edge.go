@@ -35,7 +35,7 @@ func (e *examination) checkCertificate(log *slog.Logger) {
 	detail := fmt.Sprintf("the certificate is for %s, until %s", strings.Join(names, ", "), end.Format(time.DateTime))
 	switch {
 	case err != nil:
-		e.report(false, "tls", err.Error())
+		e.fail("tls", err)
 	case left <= 0:
 		e.report(false, "tls", detail+": it has expired")
 	case left < renewal:
@@ -52,7 +52,7 @@ func (e *examination) checkConsole() {
 		return
 	}
 	if err := console.CheckSite(s.PublicURL, s.PortsDomain); err != nil {
-		e.note("console", err.Error())
+		e.tell(Check{Name: "console", OK: true, Note: true, Detail: err.Error(), Remedy: remedies["console"]})
 	}
 }
 
@@ -71,7 +71,7 @@ func (e *examination) checkProvider(o config.OIDC) {
 func (e *examination) checkIssuers(ctx context.Context, log *slog.Logger) {
 	verifier, err := app.Verifier(e.config, log)
 	if err != nil {
-		e.report(false, "oidc", err.Error())
+		e.fail("oidc", err)
 		return
 	}
 	if verifier == nil {

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { json, segment } from "./api";
 import { isOperator, me, now } from "./state";
 import * as text from "./text";
-import { Command, confirm, Dialog, Trouble, useTask } from "./ui";
+import { Actions, Command, confirm, Dialog, Trouble, useTask } from "./ui";
 
 export interface Token {
   id: string;
@@ -128,11 +128,7 @@ export function NewToken({ close, forOthers }: { close: () => void; forOthers?: 
         <div data-made={made.id}>
           <Command text={made.token} />
         </div>
-        <div class="row end">
-          <button class="primary" onClick={close}>
-            I have it
-          </button>
-        </div>
+        <Actions act={close} yes="I have it" />
       </Dialog>
     );
   }
@@ -171,14 +167,7 @@ export function NewToken({ close, forOthers }: { close: () => void; forOthers?: 
           </label>
         )}
         <Trouble of={task.failed} />
-        <div class="row end">
-          <button type="button" onClick={close}>
-            Cancel
-          </button>
-          <button class="primary" disabled={task.busy}>
-            Make it
-          </button>
-        </div>
+        <Actions close={close} busy={task.busy} yes="Make it" />
       </form>
     </Dialog>
   );
