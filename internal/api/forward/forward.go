@@ -69,7 +69,7 @@ const (
 	dialTimeout = 3 * time.Second
 	askInterval = 2 * time.Second
 	// unanswered questions in succession make a server count as one that hangs.
-	unanswered = 2
+	unanswered = 3
 	maxPeers   = 1000 // that are remembered
 	// header is what a server says of a request to the next one. From anybody else it means nothing.
 	header = "Sandlot-Forwarded"
