@@ -99,7 +99,7 @@ var remedies = map[string]string{
 	"limits":    "Do what the detail says; until then sandboxes share more of the machine than their flavors say",
 	"platform":  "Set platform: systrap, or auto, in the settings file",
 	"wake-ups":  "Run the command of the detail as root on the server's machine",
-	"boot":      "Look at the server's log, and run `sandlot doctor` on its machine",
+	"boot":      "See docs/guide/runtimes.md: what each runtime needs of the machine, and which others there are",
 	"network":   "See docs/guide/network.md about the mode and about how programs reach the network",
 }
 
