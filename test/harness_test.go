@@ -258,7 +258,7 @@ func (s *server) launchUntil(path string) {
 			s.kill() // nobody else ends it
 			s.t.Fatalf("the server does not come up: %v\n%s", err, s.log)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 

@@ -100,15 +100,15 @@ var parts = []part{
 	{
 		name: "load", minutes: 20,
 		proves: "one user who asks for much, servers that come and go, results of 50 MB and more in each language, of many and " +
-			"of attackers, tools in code in each way of calling them, uv as the installer; sleep, snapshots and packages on a " +
-			"server without root; gVisor's suite with an OCI image as root, and where no cgroup can be made; files of the machine " +
+			"of attackers, tools in code in each way of calling them, uv as the installer; sleep, snapshots and packages, apt's " +
+			"too, on a server without root; gVisor's suite with an OCI image as root, and where no cgroup can be made; files of the machine " +
 			"that changed while a sandbox slept",
 		folders: []string{"internal/runtime/gvisor", "internal/toolcall", "internal/limit", "internal/servers/install"},
 		steps: []step{
 			{name: "load", packages: whole, tests: []string{"TestOneUserHoldsMuch", "TestManyCycles", "TestCodeLarge",
 				"TestCodeLargeMany", "TestCodeLargeAttacked", "TestCodeToolsEachWay", "TestInstallWithUV"}},
 			{name: "unprivileged", packages: whole, tests: []string{"TestHibernateUnprivileged", "TestSnapshotUnprivileged",
-				"TestPackagesUnprivileged"}},
+				"TestPackagesUnprivileged", "TestAptInstallUnprivileged"}},
 			{name: "image-suite", packages: "./internal/runtime/gvisor", race: true, tests: []string{"TestOCIImageSuite",
 				"TestChangedAsleep", "TestReadOnlyCgroups"}},
 		},
@@ -166,9 +166,11 @@ var parts = []part{
 	},
 	{
 		name: "tasks", minutes: 15,
-		proves:  "the tasks of a working day in the template `host`, as root and without",
+		proves: "the tasks of a working day in the template `host`, as root and without; a day in a root file system of the " +
+			"machine's programs",
 		folders: []string{"test/tasks", "internal/image", "internal/app/stack"},
-		steps:   []step{{name: "tasks", packages: whole, tests: []string{"TestTasks", "TestTasksUnprivileged"}}},
+		steps: []step{{name: "tasks", packages: whole, tests: []string{"TestTasks", "TestTasksUnprivileged",
+			"TestDayInARootFileSystem"}}},
 	},
 	{
 		name: "tasks-images", minutes: 20,
