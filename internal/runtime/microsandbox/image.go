@@ -24,7 +24,7 @@ type described struct {
 const idSeparator = "@@"
 
 // Image implements sandbox.Images. msb pulls an image that it does not have.
-func (r *Runtime) Image(ctx context.Context, ref string, progress func(string)) (sandbox.Image, error) {
+func (r *Runtime) Image(ctx context.Context, ref string, progress func(sandbox.Progress)) (sandbox.Image, error) {
 	found, err := r.Find(ctx, ref)
 	if !errors.Is(err, sandbox.ErrNoImage) || strings.Contains(ref, idSeparator) {
 		return found, err
@@ -33,7 +33,7 @@ func (r *Runtime) Image(ctx context.Context, ref string, progress func(string)) 
 		return found, fmt.Errorf("microsandbox: %q is not the name of an image", ref)
 	}
 	if progress != nil {
-		progress("msb is pulling " + ref)
+		progress(sandbox.Progress{Step: "msb is pulling " + ref})
 	}
 	if err := r.run(ctx, "pull", "--quiet", ref); err != nil {
 		return found, fmt.Errorf("microsandbox: pulling the image %s: %w", ref, explain(err))
