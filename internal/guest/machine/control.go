@@ -95,10 +95,11 @@ func (m *machine) cut() error {
 }
 
 // carrierEnded notes the end of a process.
-func (m *machine) carrierEnded(pid int) {
+func (m *machine) carrierEnded(pid int, status syscall.WaitStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if pid == m.carrier {
+		fmt.Fprintf(os.Stderr, "sandlot-agent init: what carries the connections has ended: %#x\n", uint32(status))
 		m.carrier = 0
 		close(m.ended)
 	}
@@ -122,15 +123,19 @@ func (m *machine) carry() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// The Go runtime of the carrier would poll a standard input that does not block, and the carrier could not.
 	fd := port.Fd()
-	null, err := os.OpenFile("/dev/console", os.O_WRONLY, 0)
+	if err := unix.SetNonblock(int(fd), false); err != nil {
+		return err
+	}
+	console, err := os.OpenFile("/dev/console", os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	defer null.Close()
+	defer console.Close()
 	m.carrier, err = syscall.ForkExec("/proc/self/exe",
 		[]string{wire.AgentPath, wire.ConnectCommand, wire.SocketDir + "/" + wire.Socket},
-		&syscall.ProcAttr{Dir: "/", Env: []string{}, Files: []uintptr{fd, fd, null.Fd()},
+		&syscall.ProcAttr{Dir: "/", Env: []string{}, Files: []uintptr{fd, fd, console.Fd()},
 			Sys: &syscall.SysProcAttr{Setsid: true,
 				Credential: &syscall.Credential{Uid: wire.ConnectUser, Gid: wire.ConnectUser}}})
 	if err != nil {

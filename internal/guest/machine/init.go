@@ -18,6 +18,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -282,6 +283,9 @@ func (m *machine) mountSandbox() error {
 		}
 		if !v.ReadOnly {
 			os.Remove(dir + "/lost+found") // it is made again if it is needed
+			if err := enlarge(disk, dir); err != nil {
+				return fmt.Errorf("making the file system of a volume larger: %w", err)
+			}
 		}
 	}
 	// The carrier owns the folder of the agent's socket, which the agent sees read-only.
@@ -289,6 +293,34 @@ func (m *machine) mountSandbox() error {
 		return err
 	}
 	return os.Chown(wire.SocketDir, wire.ConnectUser, wire.ConnectUser)
+}
+
+const (
+	blockSize  = 4096       // of the volumes' file systems, in bytes
+	resizeExt4 = 0x40086610 // EXT4_IOC_RESIZE_FS
+)
+
+// enlarge makes a mounted ext4 as large as its disk.
+func enlarge(disk, dir string) error {
+	d, err := os.Open(disk)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	size, err := d.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	blocks := uint64(size) / blockSize
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), resizeExt4, uintptr(unsafe.Pointer(&blocks))); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 func volumeDir(i int) string { return fmt.Sprintf("%s/%d", volumesDir, i) }
@@ -358,7 +390,7 @@ func (m *machine) reap() error {
 		case pid == m.agent:
 			return errors.New("the agent has ended")
 		default:
-			m.carrierEnded(pid)
+			m.carrierEnded(pid, status)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func start(from io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Dup2(int(null.Fd()), 0); err != nil {
+	if err := unix.Dup3(int(null.Fd()), 0, 0); err != nil {
 		return err
 	}
 	null.Close()

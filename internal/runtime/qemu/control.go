@@ -190,4 +190,3 @@ func (m *monitor) do(command string, arguments, result any) error {
 		}
 	}
 }
-

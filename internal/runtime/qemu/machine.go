@@ -105,6 +105,13 @@ func (m *machine) start(r *Runtime) (cmd *exec.Cmd, err error) {
 			return nil, err
 		}
 		args = append(args, "-add-fd", "fd="+fd+",set="+fd)
+		if !d.readOnly { // QEMU opens a disk for reading first
+			reading, err := inherit(os.Open(fmt.Sprintf("/proc/self/fd/%d", d.file.Fd())))
+			if err != nil {
+				return nil, err
+			}
+			args = append(args, "-add-fd", "fd="+reading+",set="+fd)
+		}
 		options := "if=none,id=" + d.serial + ",file=/dev/fdset/" + fd + ",format=raw,werror=report,rerror=report"
 		if d.readOnly {
 			options += ",readonly=on,file.locking=off"

@@ -4,7 +4,11 @@
 // sandbox's folder in its state folder, and touches no others.
 //
 // A machine has no network card and sees no folder of the server's machine: its disks are files, which the server opens,
-// and QEMU gets as descriptors. Workspaces are disks, too (docs/decisions).
+// and QEMU gets as descriptors. Workspaces are disks, too: the kernels of distributions have no 9p, virtiofsd would run
+// for each sandbox beside QEMU and make files of the host with the sandbox's modes, and neither sleeps. The price is that
+// nobody sees a workspace's files on the host, and that two sandboxes cannot share one.
+//
+// KVM was never seen by its tests, which emulate machines. The settings do not offer the runtime yet.
 package qemu
 
 import (

@@ -85,9 +85,11 @@ func subject(t *testing.T) *sandboxtest.Subject {
 	t.Helper()
 	state := t.TempDir()
 	return &sandboxtest.Subject{
-		Open:        func(t *testing.T) sandbox.Runtime { return open(t, config(t, state)) },
-		Remains:     func() []string { return remains(state) },
-		Kill:        func(t *testing.T, b sandbox.Sandbox) { killMachine(t, filepath.Join(state, "qemu/sandboxes", b.Spec().ID)) },
+		Open:    func(t *testing.T) sandbox.Runtime { return open(t, config(t, state)) },
+		Remains: func() []string { return remains(state) },
+		Kill: func(t *testing.T, b sandbox.Sandbox) {
+			killMachine(t, filepath.Join(state, "qemu/sandboxes", b.Spec().ID))
+		},
 		VersionText: "cloud-amd64",
 		Template:    debian(t),
 		Capable:     true,

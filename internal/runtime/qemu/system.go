@@ -88,7 +88,7 @@ func (r *Runtime) findSystem(ctx context.Context) (*system, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &system{kernel: k.file, agent: agent}
+	s := &system{agent: agent}
 	if s.machine, err = r.machineType(ctx); err != nil {
 		return nil, err
 	}
@@ -96,31 +96,50 @@ func (r *Runtime) findSystem(ctx context.Context) (*system, error) {
 	if err != nil {
 		return nil, fmt.Errorf("qemu: the first file system of machines: %w", err)
 	}
-	dir := filepath.Join(r.dir(), "boot")
-	s.initramfs = filepath.Join(dir, shortHash(content)+".cpio")
-	if _, err := os.Stat(s.initramfs); err != nil {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, err
-		}
-		if err := atomicfile.WriteThrough(s.initramfs, content); err != nil {
-			return nil, err
-		}
-		removeOthers(dir, s.initramfs)
+	// A copy: QEMU may be a user who cannot read the machine's own, and an upgrade removes that.
+	text, err := os.ReadFile(k.file)
+	if err != nil {
+		return nil, err
 	}
+	dir := filepath.Join(r.dir(), "boot")
+	if s.kernel, err = keep(dir, text, ".kernel"); err != nil {
+		return nil, err
+	}
+	if s.initramfs, err = keep(dir, content, ".cpio"); err != nil {
+		return nil, err
+	}
+	removeOthers(dir, s.kernel, s.initramfs)
 	r.system = s
 	return s, nil
 }
 
-// keptTime is how long a first file system stays that is of no use any more: a machine may be about to boot it.
+// keep writes a file for all users to a folder, by its content, and returns its path. Other users do not reach the folder.
+func keep(dir string, content []byte, ending string) (string, error) {
+	path := filepath.Join(dir, shortHash(content)+ending)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	making := path + ".new"
+	if err := atomicfile.WriteThrough(making, content); err != nil {
+		return "", err
+	}
+	return path, errors.Join(os.Chmod(making, 0o644), os.Rename(making, path))
+}
+
+// keptTime is how long a first file system stays that is of no use any more: another server may be
+// about to boot it.
 const keptTime = time.Hour
 
-// removeOthers removes the first file systems of earlier agents and kernels. Machines that run have read theirs.
-func removeOthers(dir, keep string) {
+// removeOthers removes earlier kernels and first file systems. Machines that run have read theirs.
+func removeOthers(dir string, keep ...string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		info, err := e.Info()
 		path := filepath.Join(dir, e.Name())
-		if err == nil && path != keep && time.Since(info.ModTime()) > keptTime {
+		if err == nil && !slices.Contains(keep, path) && time.Since(info.ModTime()) > keptTime {
 			os.Remove(path)
 		}
 	}
