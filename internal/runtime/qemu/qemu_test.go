@@ -154,14 +154,14 @@ func TestLife(t *testing.T) {
 		t.Fatal("this is no machine:", got)
 	}
 	for line, want := range map[string]string{
-		"python3 -c 'print(6*7)'":                                 "42",
-		"ls /dev | grep -c '^vd\\|^vport\\|^mem\\|^kmsg' || true": "0",
-		"tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '":      "lo",
-		"echo x > /usr/bin/new && cat /usr/bin/new":               "x",
-		"mount -t tmpfs x /mnt 2>/dev/null || echo refused":       "refused",
-		"mknod /tmp/d b 254 0 2>/dev/null || echo refused":        "refused",
-		"touch /run/sandlot/new 2>/dev/null || echo refused":      "refused",
-		"echo b > /proc/sysrq-trigger 2>/dev/null; echo lives":    "lives",
+		"python3 -c 'print(6*7)'":                                   "42",
+		"ls /dev | grep -c '^vd\\|^vport\\|^mem\\|^kmsg' || true":   "0",
+		"tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '":        "lo",
+		"echo x > /usr/bin/new && cat /usr/bin/new":                 "x",
+		"mount -t tmpfs x /mnt 2>/dev/null || echo refused":         "refused",
+		"mknod /tmp/d b 254 0 2>/dev/null || echo refused":          "refused",
+		"touch /run/sandlot/new 2>/dev/null || echo refused":        "refused",
+		"{ echo b > /proc/sysrq-trigger; } 2>/dev/null; echo lives": "lives",
 	} {
 		if got := shell(t, c, line); got != want {
 			t.Errorf("%s: %q, want %q", line, got, want)

@@ -19,8 +19,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
-
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/atomicfile"
 	"sandlot/internal/proc"
@@ -257,15 +255,8 @@ func readModule(path string) ([]byte, error) {
 		return nil, err
 	}
 	switch filepath.Ext(path) {
-	case ".zst":
-		d, err := zstd.NewReader(nil)
-		if err != nil {
-			return nil, err
-		}
-		defer d.Close()
-		return d.DecodeAll(content, nil)
-	case ".xz", ".gz":
-		program := map[string]string{".xz": "xz", ".gz": "gzip"}[filepath.Ext(path)]
+	case ".zst", ".xz", ".gz":
+		program := map[string]string{".zst": "zstd", ".xz": "xz", ".gz": "gzip"}[filepath.Ext(path)]
 		cmd := exec.Command(program, "-dc")
 		cmd.Stdin = bytes.NewReader(content)
 		out, err := cmd.Output()
