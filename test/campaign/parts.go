@@ -148,6 +148,16 @@ var parts = []part{
 			"TestConsoleFlows", "TestConsoleHeavy", "TestConsoleProvider", "TestConsoleUnprivileged"}}},
 	},
 	{
+		name: "microvm", minutes: 10,
+		proves: "a sandbox's life in a virtual machine of QEMU, emulated: its first process, the agent's link, recovery by " +
+			"the next server, its end",
+		folders: []string{"internal/runtime/qemu", "internal/guest/machine"},
+		steps: []step{
+			{name: "microvm-tools", command: []string{"test/microvm", ".tools"}},
+			{name: "microvm", packages: "./internal/runtime/qemu", tests: []string{"TestLife"}},
+		},
+	},
+	{
 		name: "clients", minutes: 20,
 		proves: "fourteen more real clients with a scripted model: figures, " +
 			"mistakes, large output, third-party tools, a server that is stopped and killed under a running agent; Claude Code " +
