@@ -97,8 +97,8 @@ func (l *Logins) Start(ctx context.Context, provider, base string) (cookie, key 
 }
 
 // Finish ends the attempt whose cookie and key a request has with a provider's response, and returns the log-in's grant and
-// session. The grant is somebody's beside an error if it is known whose log-in was refused.
-func (l *Logins) Finish(r *http.Request, origin, key string, response oidc.Response) (auth.Grant, *oidc.Session, error) {
+// source. The grant is somebody's beside an error if it is known whose log-in was refused.
+func (l *Logins) Finish(r *http.Request, origin, key string, response oidc.Response) (auth.Grant, *Source, error) {
 	if l.providers == nil {
 		return auth.Grant{}, nil, errNoProvider
 	}
@@ -115,7 +115,7 @@ func (l *Logins) Finish(r *http.Request, origin, key string, response oidc.Respo
 		l.providers.log.Info("a log-in at a provider failed", "provider", a.Provider, "error", err)
 		return g, nil, l.failure(r, err)
 	}
-	return g, &s, nil
+	return g, &Source{session: &s}, nil
 }
 
 // failure counts an attempt that has failed, and returns its error or, when there were too many, that. It is counted
@@ -289,12 +289,12 @@ func (l *Logins) watch(ctx context.Context) {
 	l.mu.Lock()
 	var due, over []*Login
 	for _, x := range l.logins {
-		switch {
-		case x.session == nil:
-		case !l.now().Before(x.grant.Principal().Expires):
-			over = append(over, x)
-		case x.open > 0 && l.isDue(x):
-			due = append(due, x)
+		switch at := x.root(); {
+		case at.session == nil:
+		case !l.now().Before(at.grant.Principal().Expires):
+			over = append(over, at)
+		case x.open > 0 && l.isDue(at):
+			due = append(due, at)
 		}
 	}
 	l.mu.Unlock()

@@ -205,6 +205,65 @@ func TestProviderAttemptsOfOthers(t *testing.T) {
 	}
 }
 
+// A log-in by a link that was made in a log-in at a provider counts as long as that one: while the provider vouches, for
+// which it is asked for the one that is used, and no longer than that one.
+func TestProviderLinks(t *testing.T) {
+	for name, c := range map[string]struct {
+		then   func(l *Logins, p *oidctest.Provider, parent *Login)
+		counts bool
+	}{
+		"the provider vouches":       {func(_ *Logins, p *oidctest.Provider, _ *Login) { p.Life = time.Hour }, true},
+		"the provider does not":      {func(_ *Logins, p *oidctest.Provider, _ *Login) { p.Ended["ann"] = true }, false},
+		"the browser has logged out": {func(l *Logins, _ *oidctest.Provider, parent *Login) { l.End(parent) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, p, h := atProvider(t, func(p *oidctest.Provider) { p.Life, p.Refresh = almostOver, true })
+			l.mu.Lock()
+			in := l.logins[secret.Hash(h.cookie)]
+			l.mu.Unlock()
+			byLink := func(in *Login) halves {
+				code, _ := l.NewCode(in.Grant(), in)
+				g, from, err := l.TakeCode(t.Context(), code.Reveal())
+				if err != nil {
+					t.Fatal(err)
+				}
+				cookie, key := l.Begin(g, from)
+				r := httptest.NewRequest(http.MethodPost, home+"/console/login", nil)
+				r.AddCookie(Cookie(home, secret.Value(h.cookie))) // the same browser may open it
+				l.EndOthers(r, home, from)
+				return halves{cookie.Reveal(), key.Reveal()}
+			}
+			child := byLink(in)
+			l.mu.Lock()
+			x := l.logins[secret.Hash(child.cookie)]
+			l.mu.Unlock()
+			grandchild := byLink(x)
+			late, _ := l.NewCode(x.Grant(), x)
+			opened := l.open(t, grandchild)
+			before := len(p.Requests("/token"))
+			p.Set(func() { c.then(l, p, in) })
+			if in.ended.Err() == nil {
+				until(t, "the provider is asked", func() bool { l.watch(t.Context()); return len(p.Requests("/token")) > before })
+			}
+			if c.counts {
+				l.now = func() time.Time { return time.Now().Add(Grace + time.Minute) }
+			}
+			until(t, "it ends, or goes on", func() bool {
+				l.watch(t.Context())
+				return c.counts || opened.Err() != nil
+			})
+			if l.counts(child) != c.counts || l.counts(grandchild) != c.counts || (opened.Err() == nil) != c.counts {
+				t.Errorf("they count: %v, %v, %v", l.counts(child), l.counts(grandchild), opened.Err())
+			}
+			l.now = time.Now
+			if _, _, err := l.TakeCode(t.Context(), late.Reveal()); (err == nil) != c.counts {
+				t.Errorf("a link that was made before: %v", err)
+			}
+		})
+	}
+}
+
 // While the provider does not answer, a log-in ends after Grace; it is asked at most every renewPause, for all who wait.
 func TestProviderIsAskedOnce(t *testing.T) {
 	t.Parallel()
