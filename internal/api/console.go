@@ -17,10 +17,6 @@ import (
 	"sandlot/internal/secret"
 )
 
-// consoleHost is a host name for the console on this machine. The cookie of a log-in there does not reach the other
-// servers of the machine, as one for localhost does: cookies ignore ports.
-const consoleHost = "console.localhost"
-
 // ofConsole reports whether a route is the web console's.
 func ofConsole(pattern string) bool { return strings.Contains(pattern, "/console/") }
 
@@ -253,7 +249,7 @@ func (s *Server) consoleURL(r *http.Request) (string, bool) {
 	u, err := url.Parse(base)
 	if ok && err == nil && s.PublicURL == "" && s.Origins.Loopback && isLoopback(u.Host) && u.Scheme == "http" {
 		port := u.Port()
-		if u.Host = consoleHost; port != "" {
+		if u.Host = console.LocalHost; port != "" {
 			u.Host += ":" + port
 		}
 		base = u.String()
