@@ -45,7 +45,7 @@ var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, e
 		}
 		rt, err := microsandbox.New(settings)
 		if err != nil {
-			return nil, fault.Wrap(fault.Configuration, err, "%v", err)
+			return nil, fault.Wrap(fault.Configuration, err, "%v%s", err, c.RuntimeHint())
 		}
 		return rt, nil
 	},

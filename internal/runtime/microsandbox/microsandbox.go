@@ -168,8 +168,14 @@ func (r *Runtime) Warning() string {
 // Searched implements sandbox.Doctor.
 func (r *Runtime) Searched(context.Context) (chosen string, tried []string) { return "", nil }
 
-// Choose implements sandbox.Doctor. There is one way.
-func (r *Runtime) Choose(context.Context) error { return nil }
+// Choose implements sandbox.Doctor. There is one way. What a server leaves in the state folder here tells the next one
+// that the folder is microsandbox's, whether or not msb is installed (config).
+func (r *Runtime) Choose(context.Context) error {
+	if _, err := r.instanceID(); err != nil {
+		r.Log.Error("the state folder cannot say that it is microsandbox's", "error", err)
+	}
+	return nil
+}
 
 // TryAll implements sandbox.Doctor: it boots one machine.
 func (r *Runtime) TryAll(ctx context.Context) []sandbox.Trial {
