@@ -107,25 +107,25 @@ type pipe struct {
 	client, stream net.Conn
 	stops          <-chan struct{} // closed when the process has to end, as the server stops
 
-	mu         sync.Mutex  // held while a frame is written to the client
-	clientGone atomic.Bool // nobody reads the remaining output
+	turn       chan struct{} // has something while a frame is written to the client
+	clientGone atomic.Bool   // nobody reads the remaining output
 
-	deadlineMu    sync.Mutex // never held while something is written; order: mu, deadlineMu
+	mu            sync.Mutex // never held while something is written
 	finalDeadline bool       // the final deadline is set: write must not extend it
 }
 
 // setFinal sets the client's last deadline for writing, also for what is being written.
 func (p *pipe) setFinal(end time.Time) {
-	p.deadlineMu.Lock()
-	defer p.deadlineMu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.finalDeadline = true
 	p.client.SetWriteDeadline(end)
 }
 
 // extend gives the next write its time, unless the final deadline is set.
 func (p *pipe) extend() {
-	p.deadlineMu.Lock()
-	defer p.deadlineMu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if !p.finalDeadline {
 		p.client.SetWriteDeadline(time.Now().Add(conn.Stall))
 	}
@@ -133,8 +133,8 @@ func (p *pipe) extend() {
 
 // write writes a frame to the client.
 func (p *pipe) write(kind byte, data []byte) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.turn <- struct{}{}
+	defer func() { <-p.turn }()
 	p.extend()
 	return command.WriteFrame(p.client, kind, data)
 }
@@ -143,6 +143,7 @@ func (p *pipe) write(kind byte, data []byte) error {
 // process ended. While the client's input is blocked by the process, run reads nothing from the client and cannot see
 // that it is gone: an empty output frame probes the client then.
 func (p *pipe) run(fromClient io.Reader) bool {
+	p.turn = make(chan struct{}, 1)
 	input := &blockedWriter{Conn: p.stream}
 	done := make(chan struct{})
 	var wg sync.WaitGroup
