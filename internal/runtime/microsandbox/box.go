@@ -71,9 +71,14 @@ func (b *box) listen() error {
 	return nil
 }
 
+// agentPatience is how long a stream from a machine is kept on which nobody has said the secret: every program in the
+// machine may dial the port, and the agent waits behind it.
+const agentPatience = 10 * time.Second
+
 // openLink starts to carry the agent's connections.
 func (b *box) openLink() {
 	l := carrier.New(b.runtime.ctx, b.accept, func() {}, b.runtime.Log)
+	l.Patience = agentPatience
 	b.mu.Lock()
 	b.link = l
 	b.mu.Unlock()

@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/runtime/specfile"
 	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
 )
 
 // slow is a program in the place of msb whose answers are files in MSB_HOME: list-N is that of its Nth list, and list of
@@ -59,7 +61,7 @@ func TestOldList(t *testing.T) {
 	r, set := openSlow(t)
 	set("list-0", "[]")
 	set("list", machineList(running))
-	b := newBox(r, sandbox.Spec{ID: "x", Template: ofImage(t)})
+	b := newBox(r, sandbox.Spec{ID: "x", Template: ofImage(t), Secret: secret.Bytes(wire.SecretLen)})
 	if st, err := b.Status(t.Context()); err != nil || st.State != sandbox.Running {
 		t.Errorf("a new machine: %+v, %v", st, err)
 	}
