@@ -32,6 +32,8 @@ const (
 // Report makes a call tell its client its progress by send, until stop.
 func Report(c *tool.Call, send func(*mcp.ProgressNotificationParams)) (stop func()) {
 	p := &progress{send: send, start: time.Now()}
+	p.mu.Lock() // the timer may fire at once
+	defer p.mu.Unlock()
 	p.timer = time.AfterFunc(firstProgress, func() {
 		p.notify(fmt.Sprintf("Still running after %d s", int(time.Since(p.start).Seconds())))
 	})
