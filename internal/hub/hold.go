@@ -31,6 +31,7 @@ type asking struct {
 // counts for answerSpan, as no call says when what was meant is over.
 type askingFaces struct {
 	watching int
+	gone     chan struct{} // closed when the last one goes; nil: nobody waits for that
 	// hosts has the questions that wait, and those that were answered in the last answerSpan, as askingCall has them.
 	hosts map[[2]string]*hostQuestion
 }
@@ -107,7 +108,10 @@ func (a *asking) watch(principal string) (end func()) {
 	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		f.watching--
+		if f.watching--; f.watching == 0 && f.gone != nil {
+			close(f.gone)
+			f.gone = nil
+		}
 		a.dropFaces(principal, f)
 	}
 }
@@ -119,12 +123,37 @@ func (a *asking) dropFaces(principal string, f *askingFaces) {
 	}
 }
 
-// isWatched reports whether a face of a principal shows questions.
-func (a *asking) isWatched(principal string) bool {
+// reloadTime is how long a face may be gone, as a page that is reloaded, before its questions are given up.
+const reloadTime = 5 * time.Second
+
+// awaitNoFace waits until no face of a principal shows questions.
+func (a *asking) awaitNoFace(ctx context.Context, principal string) {
+	for gone := a.facesGone(principal); gone != nil; gone = a.facesGone(principal) {
+		select {
+		case <-gone:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(reloadTime):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// facesGone returns a channel that is closed when the last face of a principal goes; nil: there is none.
+func (a *asking) facesGone(principal string) <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f := a.faces[principal]
-	return f != nil && f.watching > 0
+	if f == nil || f.watching == 0 {
+		return nil
+	}
+	if f.gone == nil {
+		f.gone = make(chan struct{})
+	}
+	return f.gone
 }
 
 // mayAskFaces reports whether a face can be asked about one host more of a session. The caller holds mu.
@@ -384,16 +413,17 @@ func (a *asking) ruled(o *question.Open, q question.Question, reason string, err
 	return ruling
 }
 
-// ask asks the user of a call about a host, after the questions before it, or takes the answer that somebody gives
-// elsewhere.
+// ask asks the user of a call about a host, when the client has shown the questions before it, or takes the answer that
+// somebody gives elsewhere.
 func (a *asking) ask(c *askingCall, r Request, of *hostQuestion) egress.Ruling {
 	h := a.hub
 	select {
 	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
 	case <-c.ctx.Done():
 		return egress.Ruling{Verdict: egress.Asked}
 	}
+	release := sync.OnceFunc(func() { <-c.turn })
+	defer release()
 	if r, known := h.knownRuling(reachSubject(r.Principal, r.Detail), r.Resource.ID); known {
 		return r
 	}
@@ -416,7 +446,9 @@ func (a *asking) ask(c *askingCall, r Request, of *hostQuestion) egress.Ruling {
 	client.Go(func() {
 		var failed error
 		defer fault.Recover(ctx, h.Log, "asking about a host", &failed)
-		if !a.askClient(ctx, c, q, o, set, more) && !a.isWatched(r.Principal.ID) {
+		answered := a.askClient(ctx, c, q, o, set, more)
+		if release(); !answered {
+			a.awaitNoFace(ctx, r.Principal.ID)
 			cancel() // nobody answers there, or on a face
 		}
 	})

@@ -379,6 +379,38 @@ func TestHoldAnsweredOnFaces(t *testing.T) {
 	})
 }
 
+// TestHoldInCallsAndOnFaces: what a client cannot show is asked on faces, one host beside the other, and given up when the last
+// face is gone for longer than a page takes to reload.
+func TestHoldInCallsAndOnFaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, face, connect, _ := facedHub(t)
+		c := &person{answer: always("error")}
+		defer begunCall(t, h, auth.Local, c)()
+		first, second := make(chan egress.Verdict, 1), make(chan egress.Verdict, 1)
+		go func() { first <- connect("s1", "first.example:443") }()
+		go func() { second <- connect("s1", "second.example:443") }()
+		answerFirst(t, h, 2, "first.example", question.Once)
+		if got := <-first; got != egress.Granted || c.count() != 2 {
+			t.Errorf("the first: %v, after %d questions in the client", got, c.count())
+		}
+		face.Close()
+		time.Sleep(reloadTime / 2)
+		again, err := h.WatchQuestions(t.Context(), auth.Local)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(reloadTime)
+		if n := len(h.Questions.List(nil)); n != 1 {
+			t.Errorf("when the page was reloaded: %d questions", n)
+		}
+		again.Close()
+		began := time.Now()
+		if got := <-second; got != egress.Asked || time.Since(began) != reloadTime || len(h.Questions.List(nil)) > 0 {
+			t.Errorf("without a face: %v after %v", got, time.Since(began))
+		}
+	})
+}
+
 // TestHoldOff: without a time to wait, nobody is asked.
 func TestHoldOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
