@@ -3,8 +3,10 @@
 package microsandbox
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -401,25 +403,42 @@ func TestKilledServer(t *testing.T) {
 		if _, err := r.Create(context.Background(), s.Spec()); err != nil {
 			t.Fatal(err)
 		}
+		fmt.Println("created")
 		select {}
 	}
 	state = stateFolder(t)
 	msb := msbtest.Install(t, programs(t), msbtest.Options{})
 	taken := 0
-	for _, after := range []time.Duration{20, 60, 100, 150, 220, 300, 400, 600, 1000, 5000} {
+	const whenCreated = 0
+	for _, after := range []time.Duration{20, 60, 100, 150, 220, 300, 400, 600, 1000, whenCreated} {
 		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		said, says, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
 		}
 		p, err := os.StartProcess(self, []string{self, "-test.run=^TestKilledServer$"}, &os.ProcAttr{
 			Env: append(os.Environ(), "MSB_TEST_STATE="+state, "MSB_TEST_MSB="+msb), Dir: ".",
-			Sys: &syscall.SysProcAttr{Setsid: true}})
+			Files: []*os.File{nil, says, os.Stderr}, Sys: &syscall.SysProcAttr{Setsid: true}})
+		says.Close()
 		if err != nil {
 			t.Fatal(err)
+		}
+		if after == whenCreated {
+			var line string
+			if line, err = bufio.NewReader(said).ReadString('\n'); err == nil && line != "created\n" {
+				err = errors.New(line)
+			}
 		}
 		time.Sleep(after * time.Millisecond)
 		_ = p.Kill()
 		_, _ = p.Wait()
+		said.Close()
+		if err != nil {
+			t.Errorf("the server did not say that it had made a machine: %v", err)
+		}
 		time.Sleep(200 * time.Millisecond) // a command of msb that runs on may still begin a machine
 		r := open(t, state, msb)
 		for settled := false; !settled; time.Sleep(20 * time.Millisecond) { // a machine that boots cannot be taken over yet
