@@ -52,6 +52,11 @@ func (s *DB) migrateTo(ctx context.Context, names []string) error {
 	if version == len(names) {
 		return nil
 	}
+	if s.member { // a migration changes rows of all principals, in this transaction
+		if _, err := tx.ExecContext(ctx, `SELECT set_config('sandlot.replica', '', true)`); err != nil {
+			return err
+		}
+	}
 	for _, name := range names[version:] {
 		text, err := migrations.ReadFile(name)
 		if err != nil {
