@@ -163,8 +163,8 @@ func (m maker) openShared(ctx context.Context) (*store.DB, error) {
 	r := m.replicas
 	if record, err := restoresOf(m.c, m.log).Pending(); record != nil || err != nil {
 		return nil, errors.Join(err, fault.New(fault.Configuration, "a restore is pending in the state folder %s, and "+
-			"servers that share a database cannot complete it; start this server once without replicas.address, while no "+
-			"other one runs: it completes the restore", m.c.Server.StateDir))
+			"servers that share a database cannot complete it; while no server runs, run `sandlot restore` again, or start "+
+			"this server once without replicas.address", m.c.Server.StateDir))
 	}
 	db, err := store.OpenMember(ctx, m.c.Server.Database(), r.member)
 	if err != nil {

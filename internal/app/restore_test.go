@@ -78,3 +78,18 @@ func TestRestoreRefusesWhatDoesNotStart(t *testing.T) {
 		t.Errorf("a broken transfer: %v", err)
 	}
 }
+
+// One of several servers does not start with a restore that is pending, which it would confirm without having done it.
+func TestRestoreIsNotShared(t *testing.T) {
+	c := config.Default()
+	c.Server.StateDir = t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	file := backupWith(t, func(context.Context, *store.DB) error { return nil })
+	if _, err := restoresOf(c, log).Prepare(t.Context(), bytes.NewReader(file), int64(len(file))); err != nil {
+		t.Fatal(err)
+	}
+	m := maker{c: c, log: log, closing: &closers{}, replicas: &replicas{}}
+	if _, err := m.openStore(t.Context()); err == nil || !strings.Contains(err.Error(), "a restore is pending") {
+		t.Error(err)
+	}
+}

@@ -166,10 +166,10 @@ func (m *Member) enter(ctx context.Context) error {
 		return fault.New(fault.Configuration, "a Sandlot server without replicas uses the PostgreSQL database; stop it, "+
 			"or give it the setting replicas.address too")
 	}
-	if err := m.replaceAlone(ctx); err != nil {
+	if err := makeTables(ctx, m.conn); err != nil {
 		return err
 	}
-	if err := makeTables(ctx, m.conn); err != nil {
+	if err := m.replaceAlone(ctx); err != nil {
 		return err
 	}
 	if err := m.takeRow(ctx); err != nil {
@@ -186,12 +186,12 @@ func (m *Member) enter(ctx context.Context) error {
 }
 
 // replaceAlone makes sure that a server without replicas, which may have lost its lock and not noticed, does not go on
-// beside the servers with replicas, of which this is the first one. The others that live were the first ones, or came
-// after one.
+// beside the servers with replicas, of which this is the first one. If there is another one, or the row of one that was
+// killed, then that was done: a server without replicas removes the rows when it starts.
 func (m *Member) replaceAlone(ctx context.Context) error {
 	var first bool
-	if err := m.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(store.LockOfServer)).
-		Scan(&first); err != nil || !first {
+	if err := m.conn.QueryRow(ctx, `SELECT NOT EXISTS (SELECT 1 FROM sandlot_replicas WHERE number > 0)
+		AND pg_try_advisory_lock($1)`, int64(store.LockOfServer)).Scan(&first); err != nil || !first {
 		return err
 	}
 	ok, err := m.try(ctx, joinPatience, `SELECT pg_try_advisory_lock($1)`, int64(store.LockOfUsers))
