@@ -749,34 +749,3 @@ func (p *proxy) freeze(on bool) {
 		p.frozen = make(chan struct{})
 	}
 }
-
-// TestMigration: a server migrates the rows of all principals. An event trigger stands for a migration that changes rows.
-func TestMigration(t *testing.T) {
-	database := storetest.Database(t)
-	a := join(t, database, "a")
-	a.find(t, "user:ann")
-	if err := a.db.PutSnapshot(t.Context(), ofSnapshot("user:ann", "w")); err != nil {
-		t.Fatal(err)
-	}
-	a.crash()
-	config, _, _ := store.PostgresConfig(database)
-	c, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close(context.Background())
-	if _, err := c.Exec(t.Context(), `ALTER TABLE tokens DROP COLUMN made_by; UPDATE sandlot_state SET version = version - 1;
-		CREATE FUNCTION change_rows() RETURNS event_trigger LANGUAGE plpgsql AS
-			$$ BEGIN UPDATE snapshots SET name = 'changed'; END $$;
-		CREATE EVENT TRIGGER change_rows ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION change_rows()`); err != nil {
-		t.Fatal(err)
-	}
-	b := join(t, database, "b")
-	var name string
-	if err := c.QueryRow(t.Context(), `SELECT name FROM snapshots`).Scan(&name); err != nil || name != "changed" {
-		t.Errorf("%q %v", name, err)
-	}
-	if err := b.write(t.Context(), "user:ann", "A"); !fault.Is(err, fault.Connection) {
-		t.Errorf("a change after the migration: %v", err)
-	}
-}
