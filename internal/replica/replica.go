@@ -189,9 +189,13 @@ func (m *Member) enter(ctx context.Context) error {
 // beside the servers with replicas, of which this is the first one. If there is another one, or the row of one that was
 // killed, then that was done: a server without replicas removes the rows when it starts.
 func (m *Member) replaceAlone(ctx context.Context) error {
-	var first bool
-	if err := m.conn.QueryRow(ctx, `SELECT NOT EXISTS (SELECT 1 FROM sandlot_replicas WHERE number > 0)
-		AND pg_try_advisory_lock($1)`, int64(store.LockOfServer)).Scan(&first); err != nil || !first {
+	var others, first bool
+	if err := m.conn.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM sandlot_replicas WHERE number > 0)`).
+		Scan(&others); err != nil || others {
+		return err
+	}
+	if err := m.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(store.LockOfServer)).
+		Scan(&first); err != nil || !first {
 		return err
 	}
 	ok, err := m.try(ctx, joinPatience, `SELECT pg_try_advisory_lock($1)`, int64(store.LockOfUsers))
