@@ -17,10 +17,6 @@ import (
 	"sandlot/internal/secret"
 )
 
-// consoleHost is a host name for the console on this machine. The cookie of a log-in there does not reach the other
-// servers of the machine, as one for localhost does: cookies ignore ports.
-const consoleHost = "console.localhost"
-
 // ofConsole reports whether a route is the web console's.
 func ofConsole(pattern string) bool { return strings.Contains(pattern, "/console/") }
 
@@ -62,7 +58,7 @@ func (s *Server) origin(r *http.Request) string {
 func (s *Server) consoleLogin(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	at := s.origin(r)
-	grant, session, err := s.consoleGrant(w, r, at)
+	grant, from, err := s.consoleGrant(w, r, at)
 	// The hub refuses an unknown principal, unless nobody may log in.
 	var cookie secret.Value
 	key, refused := hub.Do(withOrigin(r).Context(), s.Hub,
@@ -71,7 +67,7 @@ func (s *Server) consoleLogin(w http.ResponseWriter, r *http.Request) {
 			if err != nil {
 				return "", err
 			}
-			cookie, key = s.Logins.Begin(grant, session)
+			cookie, key = s.Logins.Begin(grant, from)
 			return key, nil
 		})
 	if err != nil && !fault.Is(refused, fault.Forbidden) {
@@ -81,9 +77,9 @@ func (s *Server) consoleLogin(w http.ResponseWriter, r *http.Request) {
 		s.problem(w, r, refused)
 		return
 	}
-	s.Logins.EndOthers(r, at)
+	s.Logins.EndOthers(r, at, from)
 	http.SetCookie(w, console.Cookie(at, cookie))
-	if session != nil {
+	if from.AtProvider() {
 		http.SetCookie(w, console.AttemptCookie(at, ""))
 	}
 	writeJSON(w, http.StatusOK, protocol.ConsoleKey{Key: key.Reveal()})
@@ -98,9 +94,9 @@ func (s *Server) checkConsolePage(r *http.Request, origin string) error {
 	return s.Logins.CheckSite(origin)
 }
 
-// consoleGrant returns the grant of what the body of a log-in has, and the session of a log-in at a provider. Attempts
+// consoleGrant returns the grant of what the body of a log-in has, and what else the log-in depends on. Attempts
 // that fail are few for each address. The grant is somebody's beside an error if it is known whose log-in was refused.
-func (s *Server) consoleGrant(w http.ResponseWriter, r *http.Request, origin string) (g auth.Grant, _ *oidc.Session,
+func (s *Server) consoleGrant(w http.ResponseWriter, r *http.Request, origin string) (g auth.Grant, _ *console.Source,
 	err error) {
 	if err := s.checkConsolePage(r, origin); err != nil {
 		return g, nil, err
@@ -111,8 +107,7 @@ func (s *Server) consoleGrant(w http.ResponseWriter, r *http.Request, origin str
 	}
 	switch a := q.Response; {
 	case (q.Code != "") != (q.Token != "") && a == nil:
-		g, err = s.grantOf(r, q)
-		return g, nil, err
+		return s.grantOf(r, q)
 	case q.Code == "" && q.Token == "" && a != nil:
 		return s.Logins.Finish(r, origin, a.Key, oidc.Response{Provider: a.Provider, Code: a.Code, State: a.State,
 			Issuer: a.Issuer, Error: a.Error})
@@ -120,10 +115,10 @@ func (s *Server) consoleGrant(w http.ResponseWriter, r *http.Request, origin str
 	return g, nil, fault.New(fault.InvalidParameters, "the body must have either code, token or response")
 }
 
-// grantOf returns the grant of the code or the token of a log-in.
-func (s *Server) grantOf(r *http.Request, q protocol.ConsoleLogin) (g auth.Grant, err error) {
+// grantOf returns the grant of the code or the token of a log-in, and what else the log-in depends on.
+func (s *Server) grantOf(r *http.Request, q protocol.ConsoleLogin) (g auth.Grant, from *console.Source, err error) {
 	if q.Code != "" {
-		g, err = s.Logins.TakeCode(r.Context(), q.Code)
+		g, from, err = s.Logins.TakeCode(r.Context(), q.Code)
 	} else {
 		header := "Bearer " + strings.TrimSpace(q.Token)
 		var p auth.Principal
@@ -136,7 +131,7 @@ func (s *Server) grantOf(r *http.Request, q protocol.ConsoleLogin) (g auth.Grant
 			err = tooMany
 		}
 	}
-	return g, err
+	return g, from, err
 }
 
 // consoleProviders lists the OIDC providers at which browsers can log in.
@@ -231,15 +226,16 @@ func (s *Server) consoleLogout(r *http.Request) (protocol.ConsoleEnded, error) {
 func (s *Server) consoleLink(r *http.Request) (protocol.ConsoleLink, error) {
 	p, _ := auth.FromContext(r.Context())
 	grant := auth.NewGrant(p, r.Header.Get("Authorization"), r.Header.Values(auth.UserHeader))
-	if x, ok := r.Context().Value(loginKey{}).(*console.Login); ok { // by a browser, for another one
-		grant = x.Grant()
+	in, _ := r.Context().Value(loginKey{}).(*console.Login)
+	if in != nil { // by a browser, for another one
+		grant = in.Grant()
 	}
 	base, ok := s.consoleURL(r)
 	if !ok {
 		return protocol.ConsoleLink{}, fault.New(fault.Internal,
 			"the server has no address for browsers: set public_url")
 	}
-	code, expires := s.Logins.NewCode(grant)
+	code, expires := s.Logins.NewCode(grant, in)
 	return protocol.ConsoleLink{URL: base + console.Path + "#code=" + code.Reveal(),
 		Expires: expires.UTC().Truncate(time.Second)}, nil
 }
@@ -253,7 +249,7 @@ func (s *Server) consoleURL(r *http.Request) (string, bool) {
 	u, err := url.Parse(base)
 	if ok && err == nil && s.PublicURL == "" && s.Origins.Loopback && isLoopback(u.Host) && u.Scheme == "http" {
 		port := u.Port()
-		if u.Host = consoleHost; port != "" {
+		if u.Host = console.LocalHost; port != "" {
 			u.Host += ":" + port
 		}
 		base = u.String()

@@ -526,6 +526,9 @@ func TestConsoleProviderLimits(t *testing.T) {
 	if got := len(p.Requests("/token")) - before; status != 429 || got > 12 {
 		t.Errorf("%d guesses reached the provider, and then came %d", got, status)
 	}
+	if _, _, a := e.logInAt(p, "ann"); a.StatusCode != 200 {
+		t.Errorf("what is right, after the guesses: %d %s", a.StatusCode, a.body)
+	}
 }
 
 func stateOf(x attempt) string {

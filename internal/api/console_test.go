@@ -279,7 +279,7 @@ func TestConsoleLinks(t *testing.T) {
 		last.Outcome == event.OK {
 		t.Errorf("the event is %+v", last)
 	}
-	if _, err := e.Logins.TakeCode(t.Context(), late); err == nil {
+	if _, _, err := e.Logins.TakeCode(t.Context(), late); err == nil {
 		t.Error("it counts later")
 	}
 }

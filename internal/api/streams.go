@@ -107,18 +107,35 @@ type pipe struct {
 	client, stream net.Conn
 	stops          <-chan struct{} // closed when the process has to end, as the server stops
 
-	mu            sync.Mutex  // held while a frame is written to the client
-	finalDeadline atomic.Bool // the final deadline is set: write must not extend it
-	clientGone    atomic.Bool // nobody reads the remaining output
+	turn       chan struct{} // has something while a frame is written to the client
+	clientGone atomic.Bool   // nobody reads the remaining output
+
+	mu            sync.Mutex // never held while something is written
+	finalDeadline bool       // the final deadline is set: write must not extend it
+}
+
+// setFinal sets the client's last deadline for writing, also for what is being written.
+func (p *pipe) setFinal(end time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.finalDeadline = true
+	p.client.SetWriteDeadline(end)
+}
+
+// extend gives the next write its time, unless the final deadline is set.
+func (p *pipe) extend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.finalDeadline {
+		p.client.SetWriteDeadline(time.Now().Add(conn.Stall))
+	}
 }
 
 // write writes a frame to the client.
 func (p *pipe) write(kind byte, data []byte) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.finalDeadline.Load() {
-		p.client.SetWriteDeadline(time.Now().Add(conn.Stall))
-	}
+	p.turn <- struct{}{}
+	defer func() { <-p.turn }()
+	p.extend()
 	return command.WriteFrame(p.client, kind, data)
 }
 
@@ -126,6 +143,7 @@ func (p *pipe) write(kind byte, data []byte) error {
 // process ended. While the client's input is blocked by the process, run reads nothing from the client and cannot see
 // that it is gone: an empty output frame probes the client then.
 func (p *pipe) run(fromClient io.Reader) bool {
+	p.turn = make(chan struct{}, 1)
 	input := &blockedWriter{Conn: p.stream}
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -136,9 +154,8 @@ func (p *pipe) run(fromClient io.Reader) bool {
 		if !p.clientGone.Load() {
 			end = end.Add(endLimit)
 		}
-		p.finalDeadline.Store(true)
 		p.stream.SetDeadline(end)
-		p.client.SetWriteDeadline(end)
+		p.setFinal(end)
 	})
 	wg.Go(func() {
 		tick := time.NewTicker(probeInterval)
@@ -152,8 +169,7 @@ func (p *pipe) run(fromClient io.Reader) bool {
 					p.stream.Close()
 				}
 			case <-stops:
-				p.finalDeadline.Store(true)
-				p.client.SetWriteDeadline(time.Now().Add(hangUpLimit))                // also for what is being written
+				p.setFinal(time.Now().Add(hangUpLimit))
 				_ = p.write(command.Exit, command.EndedStatus(hungUp, serverStopped)) // then the client leaves
 				p.clientGone.Store(true)
 				p.stream.SetReadDeadline(time.Now().Add(hangUpLimit))

@@ -137,3 +137,41 @@ func TestTheServerStops(t *testing.T) {
 		})
 	}
 }
+
+// deadlines is a connection that calls during when a deadline for writing is about to be set.
+type deadlines struct {
+	net.Conn
+	during func()
+	last   time.Time
+}
+
+func (d *deadlines) SetWriteDeadline(at time.Time) error {
+	if during := d.during; during != nil {
+		d.during = nil
+		during()
+	}
+	d.last = at
+	return nil
+}
+
+// A write that is about to begin does not extend the final deadline.
+func TestTheFinalDeadlineStays(t *testing.T) {
+	d := &deadlines{}
+	p := &pipe{client: d}
+	final, set := time.Now().Add(hangUpLimit), make(chan struct{})
+	d.during = func() {
+		go func() {
+			p.setFinal(final)
+			close(set)
+		}()
+		select { // it does not get there, or it has got there, and is overwritten
+		case <-set:
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	p.extend()
+	<-set
+	if !d.last.Equal(final) {
+		t.Errorf("it was extended by %v", d.last.Sub(final))
+	}
+}

@@ -29,12 +29,11 @@ func (r Candidate) Measure(ctx context.Context, c *config.Config, log *slog.Logg
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, remove()) }()
 	rt, err := r.open(c, dir, log)
 	if err != nil {
-		return f, err
+		return f, errors.Join(err, remove())
 	}
-	defer func() { err = errors.Join(err, rt.Close()) }()
+	defer func() { err = errors.Join(err, closeTrial(rt, remove)) }()
 	if all := rt.Capabilities(); all.ImagesOnly { // for an image there would have to be a registry
 		trial := all.Doctor.TryAll(ctx)[0]
 		return Figures{Boot: trial.Start}, trial.Err

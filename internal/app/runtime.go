@@ -45,7 +45,7 @@ var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, e
 		}
 		rt, err := microsandbox.New(settings)
 		if err != nil {
-			return nil, fault.Wrap(fault.Configuration, err, "%v", err)
+			return nil, fault.Wrap(fault.Configuration, err, "%v%s", err, c.RuntimeHint())
 		}
 		return rt, nil
 	},
@@ -79,23 +79,30 @@ func (r Candidate) open(c *config.Config, stateDir string, log *slog.Logger) (sa
 
 // Try returns an error if the runtime makes no sandboxes here, and what it would not guarantee. It leaves nothing.
 func (r Candidate) Try(ctx context.Context, c *config.Config, log *slog.Logger) (warning string, err error) {
-	dir := c.Server.StateDir
+	dir, remove := c.Server.StateDir, func() error { return nil }
 	if r.Name == microsandbox.Name { // whose check boots a machine
-		var remove func() error
 		if dir, remove, err = temporaryState(); err != nil {
 			return "", err
 		}
-		defer func() { err = errors.Join(err, remove()) }()
 	}
 	rt, err := r.open(c, dir, log)
 	if err != nil {
-		return "", err
+		return "", errors.Join(err, remove())
 	}
+	defer func() { err = errors.Join(err, closeTrial(rt, remove)) }()
 	err = rt.Check(ctx)
 	if d := rt.Capabilities().Doctor; d != nil && err == nil {
 		warning = d.Warning()
 	}
-	return warning, errors.Join(err, rt.Close())
+	return warning, err
+}
+
+// closeTrial closes the runtime of a trial, and removes its state folder, unless something is left that is found by it.
+func closeTrial(rt sandbox.Runtime, remove func() error) error {
+	if err := rt.Close(); err != nil {
+		return err
+	}
+	return remove()
 }
 
 // temporaryState makes a state folder for a trial.

@@ -342,7 +342,7 @@ func (c *Config) finishTemplates() error {
 	for _, name := range r.Names {
 		if c.Network.Mode == "open" && name != "gvisor" {
 			return c.InvalidSetting("network.mode", fmt.Errorf("the runtime %s gives no sandbox the machine's own "+
-				"network; use public, or only the runtime gvisor", name))
+				"network; use public, or only the runtime gvisor%s", name, c.RuntimeHint()))
 		}
 	}
 	if c.sandboxImage != "" {
@@ -376,7 +376,8 @@ func (c *Config) finishTemplates() error {
 		}
 		if cmp.Or(t.Runtime, r.Name) == "microsandbox" && (t.Rootfs != "" || t.Image == "" || t.Built()) {
 			return fault.New(fault.Configuration, "%s: templates: %s: the runtime microsandbox makes sandboxes of images as "+
-				"they are: name an image, without rootfs, packages and files, or use the runtime gvisor", c.File, t.Name)
+				"they are: name an image, without rootfs, packages and files, or use the runtime gvisor%s", c.File, t.Name,
+				c.RuntimeHint())
 		}
 	}
 	return nil

@@ -68,14 +68,6 @@ func (a *attempts) take(address string) error {
 	return nil
 }
 
-// giveBack makes an attempt that was taken one that has not failed.
-func (a *attempts) giveBack(address string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	b := a.bucket(network(address))
-	b.left = min(b.left+1, maxAttempts)
-}
-
 // bucket returns the bucket of a network. The caller holds mu.
 func (a *attempts) bucket(n netip.Prefix) *bucket {
 	now := a.now()

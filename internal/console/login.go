@@ -57,14 +57,27 @@ type Logins struct {
 
 type code struct {
 	grant   auth.Grant
+	from    *Source // of the log-in that the code makes
 	expires time.Time
 }
+
+// Source is what a log-in depends on beside its grant, such as a session at a provider.
+type Source struct {
+	session *oidc.Session // at an OIDC provider; nil: the log-in is by a link
+	parent  *Login        // by a session at a provider, in which the link was made; nil: none
+}
+
+// AtProvider reports whether the user has just logged in at a provider.
+func (s *Source) AtProvider() bool { return s != nil && s.session != nil }
 
 // Login is the log-in of one browser. Its secret has two halves: the browser sends the cookie to every server on the
 // host, whatever its port, and only the page of the console's own origin knows the key.
 type Login struct {
 	hash, key string // hashes of the cookie and of the key
-	watched   bool   // it has a session at a provider
+	watched   bool   // it, or its parent, has a session at a provider
+	// parent is the log-in at a provider in whose place this one is, for another browser: it has that one's grant, and ends
+	// with it. Nil: there is none.
+	parent *Login
 
 	logins *Logins
 	// These are guarded by the Logins' mutex. A log-in with open requests is not idle.
@@ -87,10 +100,15 @@ func NewLogins(a *auth.Authenticator, portsDomain string) *Logins {
 	return l
 }
 
-// NewCode returns a code with which a browser can log in once, within CodeAge, as the grant's principal.
-func (l *Logins) NewCode(g auth.Grant) (value secret.Value, expires time.Time) {
+// NewCode returns a code with which a browser can log in once, within CodeAge, as the grant's principal. A code that is made
+// in a log-in at a provider makes one that ends with it; nil: it is made elsewhere.
+func (l *Logins) NewCode(g auth.Grant, in *Login) (value secret.Value, expires time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var from *Source
+	if in != nil && in.watched {
+		from = &Source{parent: in.root()}
+	}
 	now := l.now()
 	for hash, c := range l.codes {
 		if !now.Before(c.expires) {
@@ -99,7 +117,7 @@ func (l *Logins) NewCode(g auth.Grant) (value secret.Value, expires time.Time) {
 	}
 	makeRoom(l.codes, maxCodes, g, func(c *code) (auth.Grant, time.Time) { return c.grant, c.expires }, func(*code) {})
 	id := secret.ID()
-	c := &code{g, now.Add(CodeAge)}
+	c := &code{g, from, now.Add(CodeAge)}
 	l.codes[secret.Hash(id)] = c
 	return secret.Value(id), c.expires
 }
@@ -139,40 +157,57 @@ func makeRoom[T any](all map[string]T, most int, g auth.Grant, of func(T) (auth.
 	}
 }
 
-// TakeCode uses up a code, and returns its grant. It returns an error if there is no such code, any more, or if its
-// token has ended.
-func (l *Logins) TakeCode(ctx context.Context, value string) (auth.Grant, error) {
+// TakeCode uses up a code, and returns its grant and source. It returns an error if there is no such code, any more, or if
+// its token, or the log-in in which it was made, has ended.
+func (l *Logins) TakeCode(ctx context.Context, value string) (auth.Grant, *Source, error) {
 	l.mu.Lock()
 	hash := secret.Hash(value)
 	c := l.codes[hash]
 	delete(l.codes, hash)
 	l.mu.Unlock()
 	if c == nil || !l.now().Before(c.expires) {
-		return auth.Grant{}, fault.New(fault.Unauthorized,
+		return auth.Grant{}, nil, fault.New(fault.Unauthorized,
 			"this link was used before, or is older than a minute: `sandlot console` prints a new one")
 	}
+	if c.from != nil && c.from.parent.ended.Err() != nil {
+		return c.grant, nil, auth.ErrEnded
+	}
 	_, err := l.auth.Renew(ctx, c.grant)
-	return c.grant, err
+	return c.grant, c.from, err
+}
+
+// root returns the log-in on which a log-in depends: itself, or its parent.
+func (x *Login) root() *Login {
+	if x.parent != nil {
+		return x.parent
+	}
+	return x
 }
 
 // Grant returns what the log-in may do now.
 func (x *Login) Grant() auth.Grant {
 	x.logins.mu.Lock()
 	defer x.logins.mu.Unlock()
-	return x.grant
+	return x.root().grant
 }
 
-// Begin logs a browser in, and returns the two halves of the log-in's secret. A log-in by OIDC has a session; else it is
-// nil.
-func (l *Logins) Begin(g auth.Grant, session *oidc.Session) (cookie, key secret.Value) {
+// Begin logs a browser in, and returns the two halves of the log-in's secret. The source is as Finish or TakeCode returns
+// it; nil: the log-in depends on the grant alone.
+func (l *Logins) Begin(g auth.Grant, from *Source) (cookie, key secret.Value) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dropIdle()
 	makeRoom(l.logins, maxLogins, g, l.lastUse, func(x *Login) { x.end(auth.ErrEnded) })
 	cookie, key = secret.Value(secret.ID()+secret.ID()), secret.Value(secret.ID())
-	x := &Login{logins: l, grant: g, hash: secret.Hash(cookie.Reveal()), key: secret.Hash(key.Reveal()), used: l.now(),
-		session: session, watched: session != nil}
-	x.ended, x.end = context.WithCancelCause(context.Background())
+	x := &Login{logins: l, grant: g, hash: secret.Hash(cookie.Reveal()), key: secret.Hash(key.Reveal()), used: l.now()}
+	above := context.Background()
+	if from != nil {
+		x.session, x.parent, x.watched = from.session, from.parent, true
+	}
+	if x.parent != nil {
+		above = x.parent.ended
+	}
+	x.ended, x.end = context.WithCancelCause(above)
 	l.logins[x.hash] = x
 	return cookie, key
 }
@@ -186,10 +221,11 @@ func (l *Logins) lastUse(x *Login) (auth.Grant, time.Time) {
 	return x.grant, x.used
 }
 
-// dropIdle ends the log-ins that were not used for IdleAge. The caller holds mu.
+// dropIdle ends the log-ins that were not used for IdleAge, and forgets those that have ended with their parents. The caller
+// holds mu.
 func (l *Logins) dropIdle() {
 	for hash, x := range l.logins {
-		if x.open == 0 && l.now().Sub(x.used) >= IdleAge {
+		if x.ended.Err() != nil || x.open == 0 && l.now().Sub(x.used) >= IdleAge {
 			x.end(auth.ErrEnded)
 			delete(l.logins, hash)
 		}
@@ -197,13 +233,13 @@ func (l *Logins) dropIdle() {
 }
 
 // EndOthers ends the log-ins whose cookies a request has: a browser that logs in anew has one log-in, and its other tabs
-// learn who it is now.
-func (l *Logins) EndOthers(r *http.Request, origin string) {
+// learn who it is now. The one on which the new log-in depends, by its source, stays.
+func (l *Logins) EndOthers(r *http.Request, origin string, from *Source) {
 	for _, c := range cookiesOf(r, origin) {
 		l.mu.Lock()
 		x := l.logins[secret.Hash(c.Value)]
 		l.mu.Unlock()
-		if x != nil {
+		if x != nil && (from == nil || from.parent != x) {
 			l.End(x)
 		}
 	}
@@ -228,7 +264,7 @@ func (l *Logins) Of(r *http.Request, origin string) (*Login, auth.Principal, err
 	if x == nil {
 		return nil, auth.Principal{}, nil
 	}
-	l.renew(r.Context(), x)
+	l.renew(r.Context(), x.root())
 	p, err := l.auth.Renew(r.Context(), x.Grant())
 	if err == nil && x.ended.Err() != nil {
 		err = auth.ErrEnded

@@ -97,18 +97,14 @@ func (l *Logins) Start(ctx context.Context, provider, base string) (cookie, key 
 }
 
 // Finish ends the attempt whose cookie and key a request has with a provider's response, and returns the log-in's grant and
-// session. The grant is somebody's beside an error if it is known whose log-in was refused.
-func (l *Logins) Finish(r *http.Request, origin, key string, response oidc.Response) (auth.Grant, *oidc.Session, error) {
+// source. The grant is somebody's beside an error if it is known whose log-in was refused.
+func (l *Logins) Finish(r *http.Request, origin, key string, response oidc.Response) (auth.Grant, *Source, error) {
 	if l.providers == nil {
 		return auth.Grant{}, nil, errNoProvider
 	}
-	// What is right cannot be told from what is wrong before the provider was asked: it is given back afterwards.
-	if err := l.attempts.take(r.RemoteAddr); err != nil {
-		return auth.Grant{}, nil, err
-	}
 	a, err := l.providers.take(r, origin, key, response.State, l.now())
 	if err != nil {
-		return auth.Grant{}, nil, err
+		return auth.Grant{}, nil, l.failure(r, err)
 	}
 	s, err := l.providers.verifier.Finish(r.Context(), a, response)
 	var g auth.Grant
@@ -117,10 +113,20 @@ func (l *Logins) Finish(r *http.Request, origin, key string, response oidc.Respo
 	}
 	if err != nil {
 		l.providers.log.Info("a log-in at a provider failed", "provider", a.Provider, "error", err)
-		return g, nil, err
+		return g, nil, l.failure(r, err)
 	}
-	l.attempts.giveBack(r.RemoteAddr)
-	return g, &s, nil
+	return g, &Source{session: &s}, nil
+}
+
+// failure counts an attempt that has failed, and returns its error or, when there were too many, that. It is counted
+// afterwards: others at the address, whose attempts fail, lock out nobody. The verifier bounds the requests to a provider.
+func (l *Logins) failure(r *http.Request, err error) error {
+	if fault.Is(err, fault.Unauthorized) {
+		if tooMany := l.Failed(r.RemoteAddr); tooMany != nil {
+			return tooMany
+		}
+	}
+	return err
 }
 
 // grantOf returns the grant of the log-in with an id and a session. Where the provider can be asked again, the log-in
@@ -245,8 +251,11 @@ func (l *Logins) ask(x *Login) {
 	refused := fault.Is(err, fault.Unauthorized) || fault.Is(err, fault.Forbidden)
 	l.mu.Lock()
 	x.renewing, x.next = nil, l.now().Add(renewPause)
+	if !refused { // what has failed after the exchange has used up the refresh token, and has another
+		x.session = &s
+	}
 	if err == nil {
-		x.session, x.grant = &s, x.grant.Until(endOf(s))
+		x.grant = x.grant.Until(endOf(s))
 	}
 	l.mu.Unlock()
 	switch {
@@ -280,12 +289,12 @@ func (l *Logins) watch(ctx context.Context) {
 	l.mu.Lock()
 	var due, over []*Login
 	for _, x := range l.logins {
-		switch {
-		case x.session == nil:
-		case !l.now().Before(x.grant.Principal().Expires):
-			over = append(over, x)
-		case x.open > 0 && l.isDue(x):
-			due = append(due, x)
+		switch at := x.root(); {
+		case at.session == nil:
+		case !l.now().Before(at.grant.Principal().Expires):
+			over = append(over, at)
+		case x.open > 0 && l.isDue(at):
+			due = append(due, at)
 		}
 	}
 	l.mu.Unlock()

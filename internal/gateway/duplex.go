@@ -93,10 +93,18 @@ func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
 	for stops := d.stops; len(d.queue) == 0; {
 		var answered <-chan struct{}
 		if stops == nil && d.stops != nil {
-			if d.allWritten() {
-				return nil, io.EOF
-			}
 			answered = d.written
+			if d.allWritten() {
+				select {
+				case l := <-d.lines: // it was there before the stop, and its client waits for the answer
+					if err := d.take(ctx, l); err != nil {
+						return nil, err
+					}
+					continue
+				default:
+					return nil, io.EOF
+				}
+			}
 		}
 		select {
 		case <-stops:
@@ -107,23 +115,29 @@ func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
 		case <-d.closed:
 			return nil, io.EOF
 		case l := <-d.lines:
-			if l.err != nil {
-				d.awaitAnswers(ctx, l.err)
-				return nil, l.err
+			if err := d.take(ctx, l); err != nil {
+				return nil, err
 			}
-			if errorAnswer := d.register(l.inputLine); errorAnswer != nil {
-				l.reservation.Release()
-				if err := d.in.writeMessage(errorAnswer); err != nil {
-					return nil, err
-				}
-				continue
-			}
-			d.queue = l.messages
 		}
 	}
 	m := d.queue[0]
 	d.queue = d.queue[1:]
 	return m, nil
+}
+
+// take puts a line of the input into queue, or answers it if it is refused. At the end of the input it waits for the
+// answers, and returns the error that ended it.
+func (d *duplex) take(ctx context.Context, l inputResult) error {
+	if l.err != nil {
+		d.awaitAnswers(ctx, l.err)
+		return l.err
+	}
+	if errorAnswer := d.register(l.inputLine); errorAnswer != nil {
+		l.reservation.Release()
+		return d.in.writeMessage(errorAnswer)
+	}
+	d.queue = l.messages
+	return nil
 }
 
 // lastAnswers is how long calls may run on when the input has ended.

@@ -502,7 +502,7 @@ func (a *Agent) link(ctx context.Context) linkResult {
 // dialHost dials the host's socket, and makes sure that no program of the sandbox listens there:
 // programs that are root may be able to replace the socket of `sandlot-agent connect`.
 func (a *Agent) dialHost(ctx context.Context) (net.Conn, error) {
-	if a.config.Carry != nil { // no program of the sandbox can be at the other end
+	if a.config.Carry != nil { // the host alone is at the other end; programs of the sandbox may dial it, too
 		return a.carried.open(ctx, a.config.Carry)
 	}
 	c, err := new(net.Dialer).DialContext(ctx, "unix", a.config.Socket)

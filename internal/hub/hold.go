@@ -22,7 +22,7 @@ import (
 type asking struct {
 	hub *Hub
 
-	mu    sync.Mutex
+	mu    sync.Mutex               // before the lock of the questions
 	calls map[string][]*askingCall // by principal, the newest last
 	faces map[string]*askingFaces  // by principal
 }
@@ -51,6 +51,8 @@ type askingCall struct {
 type hostQuestion struct {
 	done   chan struct{} // closed when the verdict of the ruling is set
 	ruling egress.Ruling // Asking.mu guards it until done is closed
+	// holders is how many connections wait for the answer. Asking.mu guards it.
+	holders int
 }
 
 // Asker returns what asks a person about hosts.
@@ -62,7 +64,7 @@ func (h *Hub) asksHosts(p auth.Principal) bool {
 		(h.asking.asksUnlisted(p) || h.Rules.Load().MayAsk(policy.NetworkReach))
 }
 
-// maxHosts is how many hosts a person is asked about in one call.
+// maxHosts is how many hosts a person is asked about in one call and, on faces, how many questions of one session wait.
 const maxHosts = 8
 
 // begin notes that a call runs whose client can ask its user. Its end is noted by the function that it returns.
@@ -125,9 +127,18 @@ func (a *asking) isWatched(principal string) bool {
 	return f != nil && f.watching > 0
 }
 
-// mayAskFaces reports whether a face can be asked about one host more. The caller holds mu.
-func (a *asking) mayAskFaces(f *askingFaces) bool {
-	return f != nil && f.watching > 0 && len(f.hosts) < maxHosts
+// mayAskFaces reports whether a face can be asked about one host more of a session. The caller holds mu.
+func (a *asking) mayAskFaces(f *askingFaces, session string) bool {
+	if f == nil || f.watching == 0 {
+		return false
+	}
+	waiting := 0
+	for key, q := range f.hosts {
+		if key[0] == session && !q.ruling.Answered {
+			waiting++
+		}
+	}
+	return waiting < maxHosts
 }
 
 // time is how long a connection waits.
@@ -153,14 +164,11 @@ func (a *asking) Hold(ctx context.Context, o egress.Owner, host string, unlisted
 	if h.Questions == nil || p.ID == "" || unlisted && !a.asksUnlisted(p) {
 		return nobody
 	}
-	if r, known := h.knownRuling(reachSubject(p, host), o.Session); known {
-		return r
-	}
 	r := Request{Principal: p, Operation: policy.NetworkReach, Detail: host,
 		Resource: policy.Resource{Kind: sessionKind, ID: o.Session, Owner: p.ID}}
-	q := a.question(r)
-	if q == nil || most == 0 {
-		return nobody
+	q, known := a.question(r, most > 0)
+	if q == nil {
+		return known
 	}
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -171,6 +179,7 @@ func (a *asking) Hold(ctx context.Context, o egress.Owner, host string, unlisted
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	q.holders--
 	return q.ruling
 }
 
@@ -190,24 +199,66 @@ func (a *asking) MayHold(o egress.Owner, name string) bool {
 	if !a.hub.isOpen.Load() || a.hub.Questions == nil || !a.asksUnlisted(p) {
 		return false
 	}
-	a.mu.Lock()
-	calls := a.calls[p.ID]
-	running := len(calls) > 0 && len(calls[len(calls)-1].hosts) < maxHosts || len(calls) == 0 && a.mayAskFaces(a.faces[p.ID])
-	a.mu.Unlock()
-	return running || a.hub.Questions.AllowedBelow(reachSubject(p, name+":"), o.Session)
+	return a.mayAsk(p.ID, o.Session, name) || a.hub.Questions.AllowedBelow(reachSubject(p, name+":"), o.Session)
 }
 
-// question returns the question about a host in the newest call of the principal or, while there is none, on its faces,
-// and asks it if it is new; nil: nobody can be asked.
-func (a *asking) question(r Request) *hostQuestion {
+// mayAsk reports whether a principal can be asked about one host more of a session, or was asked about a name already.
+func (a *asking) mayAsk(principal, session, name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	key := [2]string{r.Resource.ID, r.Detail}
+	about := func(hosts map[[2]string]*hostQuestion) bool {
+		for key := range hosts {
+			if key[0] == session && strings.HasPrefix(key[1], name+":") {
+				return true
+			}
+		}
+		return false
+	}
+	calls, f := a.calls[principal], a.faces[principal]
+	for _, c := range calls {
+		if about(c.hosts) {
+			return true
+		}
+	}
+	switch {
+	case f != nil && about(f.hosts):
+		return true
+	case len(calls) > 0:
+		return len(calls[len(calls)-1].hosts) < maxHosts
+	}
+	return a.mayAskFaces(f, session)
+}
+
+// question returns the question about a host for a connection that waits, which it counts; nil: an answer counts already,
+// or nobody can be asked, as the ruling says. Without ask, nobody is.
+func (a *asking) question(r Request, ask bool) (*hostQuestion, egress.Ruling) {
+	a.mu.Lock() // also for the answers: settle moves one there
+	defer a.mu.Unlock()
+	if known, ok := a.hub.knownRuling(reachSubject(r.Principal, r.Detail), r.Resource.ID); ok {
+		return nil, known
+	}
+	var q *hostQuestion
+	if ask {
+		q = a.findOrAsk(r, [2]string{r.Resource.ID, r.Detail})
+	}
+	if q == nil {
+		return nil, egress.Ruling{Verdict: egress.Asked}
+	}
+	q.holders++
+	return q, q.ruling
+}
+
+// findOrAsk returns the question about a host in the newest call of the principal or, while there is none, on its faces,
+// and asks it if it is new; nil: nobody can be asked. The caller holds mu.
+func (a *asking) findOrAsk(r Request, key [2]string) *hostQuestion {
 	calls := a.calls[r.Principal.ID]
 	for _, c := range slices.Backward(calls) {
 		if q := c.hosts[key]; q != nil {
 			return q
 		}
+	}
+	if f := a.faces[r.Principal.ID]; f != nil && f.hosts[key] != nil && f.hosts[key].ruling.Answered {
+		return f.hosts[key] // one that waits is asked in the call, too
 	}
 	if len(calls) == 0 {
 		return a.faceQuestion(r, key)
@@ -260,49 +311,64 @@ func (a *asking) faceQuestion(r Request, key [2]string) *hostQuestion {
 	if q := f.hosts[key]; q != nil {
 		return q
 	}
-	if !a.mayAskFaces(f) {
+	if !a.mayAskFaces(f, key[0]) {
 		return nil
 	}
 	q := &hostQuestion{done: make(chan struct{}), ruling: egress.Ruling{Verdict: egress.Asked}}
 	f.hosts[key] = q
 	go func() {
-		forget := func() {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			delete(f.hosts, key)
-			a.dropFaces(principal, f)
-		}
-		defer close(q.done)
 		var failed error
+		var open *question.Open
+		ruling := egress.Ruling{Verdict: egress.Asked}
+		defer func() { a.settle(principal, key, q, ruling, open) }()
 		defer fault.Recover(context.Background(), a.hub.Log, "asking about a host", &failed)
-		ruling := a.askFaces(r, q)
-		a.mu.Lock()
-		q.ruling = ruling
-		a.mu.Unlock()
-		if ruling.Answered {
-			time.AfterFunc(answerSpan, forget)
-			return
-		}
-		forget()
+		ruling, open = a.askFaces(r, q)
 	}()
 	return q
 }
 
+// settle ends a question on the faces of a principal with a ruling. What somebody has answered counts for answerSpan, but
+// a yes for once that no connection waits for is one for the next connection.
+func (a *asking) settle(principal string, key [2]string, q *hostQuestion, ruling egress.Ruling, open *question.Open) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	defer close(q.done)
+	q.ruling = ruling
+	f := a.faces[principal] // it stays as long as it has a question
+	forget := func() {
+		delete(f.hosts, key)
+		a.dropFaces(principal, f)
+	}
+	switch late := q.holders == 0 && ruling.Verdict == egress.Granted; {
+	case late:
+		a.hub.Questions.KeepOnce(open)
+		forget()
+	case ruling.Answered:
+		time.AfterFunc(answerSpan, func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			forget()
+		})
+	default:
+		forget()
+	}
+}
+
 // askFaces puts a question about a host, and waits for the answer.
-func (a *asking) askFaces(r Request, of *hostQuestion) egress.Ruling {
+func (a *asking) askFaces(r Request, of *hostQuestion) (egress.Ruling, *question.Open) {
 	h := a.hub
 	q := h.reachQuestion(r)
 	began := time.Now()
 	o, err := h.Questions.Ask(q, min(h.QuestionTimeout(), question.Grace), true)
 	if err != nil {
 		h.Log.Warn("a question about a host was not put", "principal", r.Principal.ID, "error", err)
-		return egress.Ruling{Verdict: egress.Asked}
+		return egress.Ruling{Verdict: egress.Asked}, nil
 	}
 	a.mu.Lock()
 	of.ruling.Question = o.ID // also of one that nobody answers
 	a.mu.Unlock()
 	reason, err := h.Questions.Wait(context.Background(), o) // it ends by its time, and with the server
-	return a.ruled(o, q, reason, err, began)
+	return a.ruled(o, q, reason, err, began), o
 }
 
 // ruled returns the ruling by the end of a question about a host, and publishes it.

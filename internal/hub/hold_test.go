@@ -253,6 +253,7 @@ func TestHoldOnFaces(t *testing.T) {
 		}
 		// The answer counts for a minute. Nobody answers the next question: the connection does not wait for ever.
 		time.Sleep(answerSpan)
+		synctest.Wait()
 		began = time.Now()
 		if got := connect(ann, "ruled.example:443", false); got != egress.Asked || time.Since(began) != 20*time.Second {
 			t.Errorf("without an answer: %v after %s", got, time.Since(began))
@@ -286,6 +287,136 @@ func TestHoldOnFaces(t *testing.T) {
 		time.Sleep(answerSpan)
 		synctest.Wait()
 		if len(h.asking.faces) != 2 { // of bob and of the operator
+			t.Errorf("faces are left: %v", h.asking.faces)
+		}
+	})
+}
+
+// facedHub is a hub that asks the person at the keyboard on a face, the function by which a program of a session connects,
+// and the one that says whether its names resolve.
+func facedHub(t *testing.T) (h *Hub, face Live, connect func(session, host string) egress.Verdict,
+	resolves func(session, name string) bool) {
+	h, _ = holdingHub(t)
+	face, err := h.WatchQuestions(t.Context(), auth.Local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, face, func(session, host string) egress.Verdict {
+			return h.Asker().Hold(t.Context(), egress.Owner{Principal: auth.Local.ID, Session: session}, host, true).Verdict
+		}, func(session, name string) bool {
+			return h.Asker().MayHold(egress.Owner{Principal: auth.Local.ID, Session: session}, name)
+		}
+}
+
+// TestHoldLateOnFaces: a yes that a face gives when no connection waits any more is for the next connection, once, and is
+// there without the face.
+func TestHoldLateOnFaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, face, connect, resolves := facedHub(t)
+		if got := connect("s1", "new.example:443"); got != egress.Asked {
+			t.Errorf("without an answer: %v", got)
+		}
+		answerFirst(t, h, 1, "new.example", question.Once)
+		synctest.Wait()
+		face.Close()
+		time.Sleep(2 * answerSpan)
+		if !resolves("s1", "new.example") || resolves("s2", "new.example") || resolves("s1", "ew.example") {
+			t.Error("the name does not resolve, or others do")
+		}
+		if got := connect("s1", "new.example:443"); got != egress.Granted {
+			t.Errorf("the next connection: %v", got)
+		}
+		if got := connect("s1", "new.example:443"); got != egress.Asked || resolves("s1", "new.example") {
+			t.Errorf("the one after it: %v", got)
+		}
+	})
+}
+
+// TestHoldAnsweredOnFaces: what a face has answered counts for a minute, also for lookups of the name and in a call that
+// begins then, and leaves room for other questions; those of one session leave room for those of another.
+func TestHoldAnsweredOnFaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, face, connect, resolves := facedHub(t)
+		defer face.Close()
+		var all sync.WaitGroup
+		for n := range 2 * maxHosts {
+			host := strings.Repeat("x", n+1) + ".example"
+			if !resolves("s1", host) {
+				t.Fatalf("%s does not resolve", host)
+			}
+			all.Go(func() {
+				if got := connect("s1", host+":443"); got != egress.Granted {
+					t.Errorf("%s: %v", host, got)
+				}
+			})
+			answerFirst(t, h, 1, host, question.Once)
+			all.Wait()
+		}
+		for n := range maxHosts {
+			all.Go(func() { connect("s1", strings.Repeat("y", n+1)+".example:443") })
+		}
+		synctest.Wait()
+		if resolves("s1", "z.example") || !resolves("s2", "z.example") {
+			t.Error("the questions of a session are not bounded, or bound another's")
+		}
+		if !resolves("s1", "x.example") {
+			t.Error("an answered name does not resolve")
+		}
+		c := &person{answer: always("cancel")}
+		end := begunCall(t, h, auth.Local, c)
+		if got := connect("s1", "x.example:443"); got != egress.Granted || c.count() != 0 {
+			t.Errorf("in a call: %v after %d questions", got, c.count())
+		}
+		for n := range maxHosts {
+			all.Go(func() { connect("s3", strings.Repeat("z", n+1)+".example:443") })
+		}
+		synctest.Wait()
+		if !resolves("s1", "x.example") || !resolves("s3", "z.example") || resolves("s3", "new.example") {
+			t.Error("in a call with many hosts, names about which somebody was asked do not resolve, or others do")
+		}
+		end()
+		all.Wait()
+	})
+}
+
+// TestHoldOff: without a time to wait, nobody is asked.
+func TestHoldOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, connect := holdingHub(t, "ask ann network.reach ruled.example:443")
+		h.NetworkHold = func() time.Duration { return 0 }
+		face, err := h.WatchQuestions(t.Context(), ann)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer face.Close()
+		got := connect(ann, "ruled.example:443", false)
+		synctest.Wait()
+		if list := h.Questions.List(nil); got != egress.Asked || len(list) > 0 {
+			t.Errorf("%v, with the questions %v", got, list)
+		}
+	})
+}
+
+// TestHoldForgetsPanics: a question that fails inside the server does not stay.
+func TestHoldForgetsPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, face, connect, _ := facedHub(t)
+		timeout := h.QuestionTimeout
+		h.QuestionTimeout = func() time.Duration { panic("a fault") }
+		if got := connect("s1", "new.example:443"); got != egress.Asked {
+			t.Errorf("at first: %v", got)
+		}
+		h.QuestionTimeout = timeout
+		done := make(chan egress.Verdict, 1)
+		go func() { done <- connect("s1", "new.example:443") }()
+		answerFirst(t, h, 1, "new.example", question.Session)
+		if got := <-done; got != egress.Granted {
+			t.Errorf("then: %v", got)
+		}
+		face.Close()
+		time.Sleep(answerSpan)
+		synctest.Wait()
+		if len(h.asking.faces) > 0 {
 			t.Errorf("faces are left: %v", h.asking.faces)
 		}
 	})

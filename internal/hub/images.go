@@ -192,19 +192,32 @@ func (h *Hub) WatchTemplates(ctx context.Context, p auth.Principal) (Live, error
 		if err != nil {
 			return nil, news, err
 		}
-		anew := first || len(all) < len(told)
-		for _, t := range all {
-			text := textOf(t)
-			if !anew && told[t.Name] != text {
-				changes = append(changes, TemplatesChange{Change: changePut, Template: &t})
-			}
-			told[t.Name] = text
-		}
-		if anew {
-			changes = []any{TemplatesChange{Change: changeAll, Templates: &all}}
-		}
-		return changes, news, nil
+		return templateChanges(told, all, first), news, nil
 	}}, nil
+}
+
+// templateChanges returns the changes from the templates that were told to all that there are, and notes them as told. When
+// one is gone, all are told anew.
+func templateChanges(told map[string]string, all []Template, first bool) (changes []any) {
+	left := 0
+	for _, t := range all {
+		if _, ok := told[t.Name]; ok {
+			left++
+		}
+	}
+	anew := first || left < len(told)
+	if anew {
+		clear(told)
+		changes = append(changes, TemplatesChange{Change: changeAll, Templates: &all})
+	}
+	for _, t := range all {
+		text := textOf(t)
+		if !anew && told[t.Name] != text {
+			changes = append(changes, TemplatesChange{Change: changePut, Template: &t})
+		}
+		told[t.Name] = text
+	}
+	return changes
 }
 
 // WatchImages begins to watch the images of the store and the pulls, as listImages lists them.

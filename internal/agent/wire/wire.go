@@ -266,6 +266,9 @@ func Admit(c net.Conn, secret []byte, claim func(Ticket) bool) (Purpose, error) 
 		c.Write([]byte{nak})
 		return 0, errors.New("wire: a process that does not know the secret tried to be the agent")
 	}
+	if carried, ok := c.(*BridgeConn); ok {
+		carried.bridge.known.Store(true)
+	}
 	_, err := c.Write([]byte{ack})
 	return purpose, err
 }

@@ -66,15 +66,16 @@ func newClient() *http.Client {
 }
 
 // find returns the key with an id for an algorithm. When there is none, it fetches the keys, or waits for the fetch
-// in progress, unless the latest fetch was within fetchInterval.
-func (s *keySet) find(ctx context.Context, id, algorithm string) (*jose.JSONWebKey, error) {
+// in progress, unless the latest fetch was within fetchInterval. The key of a token that comes straight from the issuer is
+// fetched even then: nobody else chooses it, and the issuer may have made it just now.
+func (s *keySet) find(ctx context.Context, id, algorithm string, straight bool) (*jose.JSONWebKey, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for fetched := false; ; fetched = true {
 		if k := s.lookUp(id, algorithm); k != nil {
 			return k, nil
 		}
-		if fetched || s.fetch == nil && !s.tried.IsZero() && s.now().Sub(s.tried) < fetchInterval {
+		if fetched || !straight && s.fetch == nil && !s.tried.IsZero() && s.now().Sub(s.tried) < fetchInterval {
 			break
 		}
 		done := s.start()
@@ -92,6 +93,10 @@ func (s *keySet) find(ctx context.Context, id, algorithm string) (*jose.JSONWebK
 		return nil, fault.Wrap(fault.Connection, s.err,
 			"the keys of the issuer %s cannot be fetched, so its tokens cannot be checked now", s.issuer).
 			Advise("Try again in a moment", "The operator finds the cause in the server's log")
+	}
+	if straight {
+		return nil, fault.New(fault.Connection, "%s has signed with a key that it does not publish", s.issuer).
+			Advise("Try again in a moment: the key may be a new one")
 	}
 	return nil, refuse("the JWT is signed with a key that its issuer does not have, or has had for less than %v",
 		fetchInterval)

@@ -330,9 +330,16 @@ func (i *issuer) exchange(ctx context.Context, ask func(context.Context) (*oauth
 	case code == "invalid_client" || code == "unauthorized_client" || status == http.StatusUnauthorized:
 		return nil, fault.New(fault.Connection, "%s does not know this server (%s): client_id and client_secret_file "+
 			"in the settings are not those of a client there", i.URL, code)
+	case !slices.Contains(refusals, answer.ErrorCode): // of something between, or about no log-in
+		return nil, i.silent(errors.New("its token endpoint answers with " + code))
 	}
 	return nil, refuse("%s refused the log-in: %q", i.URL, code)
 }
+
+// refusals are the codes by which an issuer refuses a log-in: those of RFC 6749, and of OpenID Connect where the user has to
+// log in again.
+var refusals = []string{"invalid_request", "invalid_grant", "unsupported_grant_type", "invalid_scope", "access_denied",
+	"login_required", "interaction_required", "consent_required", "account_selection_required"}
 
 // cause returns what an error is without the address of the request and without the answer.
 func cause(err error) error {

@@ -65,11 +65,13 @@ type use struct {
 	// types are the values of the header typ that such a token may have. Other JWTs of an issuer, such as those about
 	// log-outs, have others.
 	types []string
+	// straight: it comes straight from the issuer.
+	straight bool
 }
 
 var (
-	accessToken = use{"an access token", []string{"", "jwt", "at+jwt", "application/at+jwt"}}
-	idToken     = use{"an ID token", []string{"", "jwt"}}
+	accessToken = use{"an access token", []string{"", "jwt", "at+jwt", "application/at+jwt"}, false}
+	idToken     = use{"an ID token", []string{"", "jwt"}, true}
 )
 
 // Verifier verifies JWTs. It implements auth.Issuers.
@@ -269,7 +271,7 @@ func (v *Verifier) open(ctx context.Context, token string, u use) (i *issuer, c 
 	if !slices.Contains(u.types, strings.ToLower(kind)) {
 		return fail("the JWT has the type %q: it is not %s", fault.Printable(kind, 50), u.name)
 	}
-	key, err := i.keys.find(ctx, header.KeyID, header.Algorithm)
+	key, err := i.keys.find(ctx, header.KeyID, header.Algorithm, u.straight)
 	if err != nil {
 		return nil, claims{}, nil, err
 	}

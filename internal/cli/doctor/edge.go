@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -62,9 +61,36 @@ func (e *examination) checkProvider(o config.OIDC) {
 	if o.ClientID == "" || !s.Console {
 		return
 	}
-	base := cmp.Or(s.PublicURL, s.LocalURL("localhost"))
-	e.report(true, "oidc", fmt.Sprintf("the client %s of %s must have the redirect address %s, and %s to come back to after a "+
-		"log-out", o.ClientID, o.Issuer, base+console.CallbackPath+auth.IssuerID(o.Issuer), base+console.Path))
+	var redirects, back []string
+	for _, base := range consoleBases(s) {
+		redirects = append(redirects, base+console.CallbackPath+auth.IssuerID(o.Issuer))
+		back = append(back, base+console.Path)
+	}
+	if len(back) == 0 {
+		e.tell(Check{Name: "oidc", OK: true, Note: true, Detail: "nobody can log in at " + o.Issuer +
+			" in the browser: the server does not know its address", Remedy: "Set public_url"})
+		return
+	}
+	address := "address"
+	if len(back) > 1 {
+		address = "addresses"
+	}
+	e.report(true, "oidc", fmt.Sprintf("the client %s of %s must have the redirect %s %s, and %s to come back to after a log-out",
+		o.ClientID, o.Issuer, address, strings.Join(redirects, " and "), strings.Join(back, " and ")))
+}
+
+// consoleBases returns the addresses of the server under which browsers log in at a provider, and to which it sends them
+// back: on loopback, without public_url, the one of the console's links and the one that people type.
+func consoleBases(s *config.Server) []string {
+	switch {
+	case s.PublicURL != "":
+		return []string{s.PublicURL}
+	case !auth.Loopback(s.Host):
+		return nil
+	case s.TLS.Enabled(): // links have the host of the certificate
+		return []string{s.LocalURL("localhost")}
+	}
+	return []string{s.LocalURL(console.LocalHost), s.LocalURL("localhost")}
 }
 
 // checkIssuers fetches the keys of each OIDC issuer of the settings.

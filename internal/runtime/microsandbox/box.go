@@ -71,9 +71,14 @@ func (b *box) listen() error {
 	return nil
 }
 
+// agentPatience is how long a stream from a machine is kept on which nobody has said the secret: every program in the
+// machine may dial the port, and the agent waits behind it.
+const agentPatience = 10 * time.Second
+
 // openLink starts to carry the agent's connections.
 func (b *box) openLink() {
 	l := carrier.New(b.runtime.ctx, b.accept, func() {}, b.runtime.Log)
+	l.Patience = agentPatience
 	b.mu.Lock()
 	b.link = l
 	b.mu.Unlock()
@@ -100,8 +105,8 @@ func (b *box) accept(ctx context.Context) (io.ReadWriteCloser, error) {
 		if errors.Is(err, sandbox.ErrGone) {
 			return nil, err
 		}
-		if m, lookErr := b.runtime.look(ctx); lookErr == nil && m.status[b.name] != running {
-			b.markExited(m.status[b.name])
+		if status, lookErr := b.runtime.status(ctx, b.name); lookErr == nil && hasEnded(status) {
+			b.markExited(status)
 			return nil, sandbox.ErrGone
 		}
 	}
@@ -149,15 +154,22 @@ func (b *box) Status(ctx context.Context) (sandbox.Status, error) {
 		return b.deadStatus(), nil
 	default:
 	}
-	m, err := b.runtime.measure(ctx)
-	if err != nil {
-		return sandbox.Status{}, fmt.Errorf("asking msb about a sandbox: %w", err)
-	}
-	if status := m.status[b.name]; status != running {
+	status, err := b.runtime.status(ctx, b.name)
+	if err == nil && hasEnded(status) {
 		b.markExited(status)
 		return b.deadStatus(), nil
 	}
-	u := m.usage[b.name]
+	if err == nil && status != running {
+		err = fmt.Errorf("its machine is %q", status)
+	}
+	var all map[string]usage
+	if err == nil {
+		all, err = b.runtime.measure(ctx)
+	}
+	if err != nil {
+		return sandbox.Status{}, fmt.Errorf("asking msb about a sandbox: %w", err)
+	}
+	u := all[b.name]
 	return sandbox.Status{State: sandbox.Running, MemoryBytes: u.Memory, CPU: time.Duration(u.CPU)}, nil
 }
 
@@ -222,8 +234,13 @@ func (b *box) remove(ctx context.Context) error {
 	var err error
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err = b.runtime.run(ctx, "remove", "--force", b.name)
-		if err == nil || isMissing(err) {
+		if err == nil {
 			return nil
+		}
+		if isMissing(err) { // or a part of msb is
+			if all, listErr := b.runtime.list(ctx); listErr == nil && all[b.name] == "" {
+				return nil
+			}
 		}
 		if _, ok := errors.AsType[*complaint](err); !ok {
 			return err

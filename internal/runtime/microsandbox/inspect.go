@@ -28,17 +28,21 @@ func Inspect(ctx context.Context, c Config) (alive []Process, err error) {
 	if err != nil || len(folders) == 0 { // none, or those of another user
 		return nil, nil
 	}
-	m, err := r.measure(ctx)
+	m, err := r.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	used, err := r.measure(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range folders {
 		var rec specfile.Record
 		name := machineName(f.Name())
-		if m.status[name] != running || specfile.Read(r.sandboxDir(f.Name()), &rec) != nil {
+		if m[name] != running || specfile.Read(r.sandboxDir(f.Name()), &rec) != nil {
 			continue
 		}
-		p := Process{ID: f.Name(), Template: rec.Template, MemoryBytes: m.usage[name].Memory}
+		p := Process{ID: f.Name(), Template: rec.Template, MemoryBytes: used[name].Memory}
 		if info, err := f.Info(); err == nil {
 			p.Since = info.ModTime()
 		}

@@ -255,23 +255,27 @@ func (r *Runtime) Leftovers(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var ids []string
+	r.mu.Lock()
+	trials := maps.Clone(r.trials)
+	r.mu.Unlock()
 	for _, e := range entries {
-		if validID.MatchString(e.Name()) {
+		if validID.MatchString(e.Name()) && !trials[e.Name()] {
 			ids = append(ids, e.Name())
 		}
 	}
-	m, err := r.look(ctx)
+	m, err := r.listOwn(ctx)
 	if err != nil {
 		r.Log.Error("msb did not list its machines; those without a folder in the state folder stay", "error", err)
 		return ids, nil
 	}
-	for name := range m.status {
+	for name := range m {
 		id, ok := strings.CutPrefix(name, namePrefix)
-		if ok && validID.MatchString(id) && !slices.Contains(ids, id) {
+		if ok && validID.MatchString(id) && !slices.Contains(ids, id) && !trials[id] {
 			ids = append(ids, id)
 		}
 	}
-	if len(m.status) == 0 {
+	// A sandbox that is being made, and a trial machine, have a folder before they have locks.
+	if entries, err = os.ReadDir(r.sandboxesDir()); len(m) == 0 && len(entries) == 0 && err == nil {
 		r.sweepLocks()
 	}
 	return ids, nil
@@ -318,12 +322,15 @@ func (r *Runtime) recoverBox(ctx context.Context, id string) (*box, error) {
 	if err != nil { // such as no free descriptors
 		return b, err
 	}
-	m, err := r.look(ctx)
+	status, err := r.status(ctx, b.name)
 	if err != nil {
 		return b, err
 	}
-	if status := m.status[b.name]; status != running {
+	if hasEnded(status) {
 		return b, fmt.Errorf("%w: its machine is %q", sandbox.ErrGone, status)
+	}
+	if status != running {
+		return b, fmt.Errorf("its machine is %q", status)
 	}
 	if err = b.listen(); errors.Is(err, os.ErrNotExist) {
 		return b, fmt.Errorf("%w: the folder that its agent dials is lost: %w", sandbox.ErrGone, err)

@@ -50,10 +50,12 @@ type Runtime struct {
 
 	mu       sync.Mutex
 	boxes    map[string]*box
-	instance string     // the value of labelInstance; empty: not read yet
-	msb      string     // the program, once its version was checked
-	tried    *trialBoot // nil: no trial machine has booted yet
-	seen     machines   // what msb said last
+	instance string          // the value of labelInstance; empty: not read yet
+	msb      string          // the program, once its version was checked
+	tried    *trialBoot      // nil: no trial machine has booted yet
+	seen     measured        // what msb has measured last
+	trials   map[string]bool // the ids of trial machines that are being tried
+	remains  error           // of a trial machine that could not be removed
 }
 
 // New returns the runtime. It does not look for msb.
@@ -63,7 +65,7 @@ func New(c Config) (*Runtime, error) {
 			return nil, fmt.Errorf("microsandbox: %q must be an absolute path", p)
 		}
 	}
-	r := &Runtime{Config: c, boxes: map[string]*box{}}
+	r := &Runtime{Config: c, boxes: map[string]*box{}, trials: map[string]bool{}}
 	if len(c.StateDir) > maxStateDir || strings.ContainsAny(c.StateDir, ":,") {
 		return nil, fmt.Errorf("microsandbox: msb needs a state folder (state_dir) whose path has at most %d characters, "+
 			"and no colon or comma, and this one is %s", maxStateDir, c.StateDir)
@@ -128,10 +130,11 @@ func (r *Runtime) List() []sandbox.Sandbox {
 	return all
 }
 
-// Close implements sandbox.Runtime.
+// Close implements sandbox.Runtime. It waits for a trial machine to be removed, which is bounded by stopTimeout, and
+// returns why one could not be.
 func (r *Runtime) Close() error {
-	r.cancel()
 	r.mu.Lock()
+	r.cancel() // a trial that has not begun does not begin
 	boxes := r.boxes
 	r.boxes = map[string]*box{}
 	r.mu.Unlock()
@@ -139,7 +142,9 @@ func (r *Runtime) Close() error {
 		b.disconnect()
 	}
 	r.background.Wait()
-	return nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.remains
 }
 
 // Capabilities implements sandbox.Runtime. msb's pause, fork and snapshots are not offered: no test has seen them.
@@ -168,8 +173,14 @@ func (r *Runtime) Warning() string {
 // Searched implements sandbox.Doctor.
 func (r *Runtime) Searched(context.Context) (chosen string, tried []string) { return "", nil }
 
-// Choose implements sandbox.Doctor. There is one way.
-func (r *Runtime) Choose(context.Context) error { return nil }
+// Choose implements sandbox.Doctor. There is one way. What a server leaves in the state folder here tells the next one
+// that the folder is microsandbox's, whether or not msb is installed (config).
+func (r *Runtime) Choose(context.Context) error {
+	if _, err := r.instanceID(); err != nil {
+		r.Log.Error("the state folder cannot say that it is microsandbox's", "error", err)
+	}
+	return nil
+}
 
 // TryAll implements sandbox.Doctor: it boots one machine.
 func (r *Runtime) TryAll(ctx context.Context) []sandbox.Trial {
@@ -183,7 +194,13 @@ func (r *Runtime) Check(ctx context.Context) error {
 	answer := r.once.DoChan("check", func() (any, error) {
 		r.mu.Lock()
 		last := r.tried
+		if r.ctx.Err() != nil {
+			r.mu.Unlock()
+			return nil, r.ctx.Err()
+		}
+		r.background.Add(1)
 		r.mu.Unlock()
+		defer r.background.Done()
 		if last != nil && (last.err == nil || time.Since(last.at) < retryTrial) {
 			return nil, last.err
 		}

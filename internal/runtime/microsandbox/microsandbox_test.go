@@ -5,6 +5,7 @@ package microsandbox
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -158,7 +159,7 @@ func TestRealHelp(t *testing.T) {
 	if _, err := r.look(t.Context()); err != nil {
 		t.Errorf("the real list: %v", err)
 	}
-	if m, err := r.measure(t.Context()); err != nil || len(m.status) > 0 {
+	if m, err := r.measure(t.Context()); err != nil || len(m) > 0 {
 		t.Errorf("the real metrics: %v, %v", m, err)
 	}
 	if _, err := r.Find(t.Context(), "python:3.12"); !errors.Is(err, sandbox.ErrNoImage) {
@@ -421,6 +422,10 @@ func TestKilledServer(t *testing.T) {
 		_, _ = p.Wait()
 		time.Sleep(200 * time.Millisecond) // a command of msb that runs on may still begin a machine
 		r := open(t, state, msb)
+		for settled := false; !settled; time.Sleep(20 * time.Millisecond) { // a machine that boots cannot be taken over yet
+			m, err := r.listOwn(t.Context())
+			settled = err != nil || !slices.Contains(slices.Collect(maps.Values(m)), "Starting")
+		}
 		for _, b := range sandboxtest.RecoverAll(t, r) {
 			taken++
 			c := agent.New(b, sandboxtest.Log(t), nil)

@@ -225,7 +225,7 @@ func (r *Runtime) run(ctx context.Context, args ...string) error {
 	return err
 }
 
-// isMissing reports whether msb says that there is no such machine, or image.
+// isMissing reports whether msb says that something is not found: a machine or an image, or perhaps another thing.
 func isMissing(err error) bool {
 	c, ok := errors.AsType[*complaint](err)
 	return ok && strings.Contains(c.said, "not found")
@@ -274,12 +274,8 @@ func explainErrno(err error) error {
 	return err
 }
 
-// machines are msb's machines of this instance, by their names, as msb said at a time.
-type machines struct {
-	status map[string]string // "Running", "Stopped", "Crashed" and others
-	usage  map[string]usage
-	at     time.Time
-}
+// machines are what msb says of machines, by their names: "Running", "Stopped", "Crashed" and others.
+type machines map[string]string
 
 // usage is what msb measures of a machine.
 type usage struct {
@@ -290,57 +286,81 @@ type usage struct {
 
 const running = "Running"
 
-// look asks msb for the machines, once for all who ask meanwhile.
+// hasEnded reports whether a machine with such a status has ended; msb does not know one that was removed. One that
+// somebody has paused, or that is about to end, has not.
+func hasEnded(status string) bool { return status == "" || status == "Stopped" || status == "Crashed" }
+
+// list asks msb for machines.
+func (r *Runtime) list(ctx context.Context, filter ...string) (machines, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	var list []struct{ Name, Status string }
+	if err := r.ask(ctx, &list, append([]string{"list"}, filter...)...); err != nil {
+		return nil, explain(err)
+	}
+	m := machines{}
+	for _, x := range list {
+		m[x.Name] = x.Status
+	}
+	return m, nil
+}
+
+// listOwn asks msb for the machines of this instance.
+func (r *Runtime) listOwn(ctx context.Context) (machines, error) {
+	instance, err := r.instanceID()
+	if err != nil {
+		return nil, err
+	}
+	return r.list(ctx, "--label", labelInstance+"="+instance)
+}
+
+// look is listOwn, once for all who ask meanwhile. The list may have begun before the caller asked, so that a machine
+// that is new may be missing.
 func (r *Runtime) look(ctx context.Context) (machines, error) {
-	answer := r.once.DoChan("look", func() (any, error) {
-		ctx, cancel := context.WithTimeout(r.ctx, lookTimeout)
-		defer cancel()
-		instance, err := r.instanceID()
-		if err != nil {
-			return machines{}, err
-		}
-		var list []struct{ Name, Status string }
-		if err := r.ask(ctx, &list, "list", "--label", labelInstance+"="+instance); err != nil {
-			return machines{}, err
-		}
-		m := machines{status: map[string]string{}, at: time.Now()}
-		for _, x := range list {
-			m.status[x.Name] = x.Status
-		}
-		return m, nil
-	})
+	answer := r.once.DoChan("look", func() (any, error) { return r.listOwn(r.ctx) })
 	select {
 	case a := <-answer:
-		return a.Val.(machines), explain(a.Err)
+		return a.Val.(machines), a.Err
 	case <-ctx.Done():
-		return machines{}, fmt.Errorf("asking msb for its machines: %w", ctx.Err())
+		return nil, fmt.Errorf("asking msb for its machines: %w", ctx.Err())
 	}
 }
 
-// measure is look with what the machines use, of the last second.
-func (r *Runtime) measure(ctx context.Context) (machines, error) {
+// status returns what msb says of a machine. That one does not run is only believed of a list that begins now.
+func (r *Runtime) status(ctx context.Context, name string) (string, error) {
+	m, err := r.look(ctx)
+	if err == nil && m[name] != running {
+		m, err = r.listOwn(ctx)
+	}
+	return m[name], err
+}
+
+// measured is what msb has measured of the machines, by their names, at a time.
+type measured struct {
+	usage map[string]usage
+	at    time.Time
+}
+
+// measure returns what the machines use, of the last second.
+func (r *Runtime) measure(ctx context.Context) (map[string]usage, error) {
 	r.mu.Lock()
 	seen := r.seen
 	r.mu.Unlock()
 	if time.Since(seen.at) < time.Second {
-		return seen, nil
-	}
-	m, err := r.look(ctx)
-	if err != nil {
-		return m, err
+		return seen.usage, nil
 	}
 	var list []usage
 	if err := r.ask(ctx, &list, "metrics"); err != nil {
-		return m, explain(err)
+		return nil, explain(err)
 	}
-	m.usage = map[string]usage{}
+	seen = measured{map[string]usage{}, time.Now()}
 	for _, u := range list {
-		m.usage[u.Name] = u
+		seen.usage[u.Name] = u
 	}
 	r.mu.Lock()
-	r.seen = m
+	r.seen = seen
 	r.mu.Unlock()
-	return m, nil
+	return seen.usage, nil
 }
 
 // lookTimeout is how long msb may take to list its machines.

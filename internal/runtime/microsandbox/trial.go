@@ -35,15 +35,30 @@ func (r *Runtime) boot(ctx context.Context) (took time.Duration, err error) {
 	b := newBox(r, sandbox.Spec{ID: "trial-" + secret.ID()[:8], Secret: secret.Bytes(wire.SecretLen),
 		Template: &image.Template{Name: "trial"}, Limits: sandbox.Limits{CPUs: 1, MemoryBytes: 96 << 20}})
 	b.agent = agentPath
+	r.mu.Lock()
+	r.trials[b.spec.ID] = true // Leftovers does not name it
+	r.mu.Unlock()
 	if err := os.MkdirAll(b.dir, 0o700); err != nil {
 		return 0, explainErrno(err)
 	}
-	defer func() {
-		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-		defer cancel()
-		err = errors.Join(err, b.Stop(stopCtx))
-	}()
+	defer func() { err = errors.Join(err, r.endTrial(ctx, b)) }()
 	return r.greet(ctx, b)
+}
+
+// endTrial removes a trial machine, also when ctx has ended. What remains of one that cannot be removed is a leftover.
+func (r *Runtime) endTrial(ctx context.Context, b *box) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	err := b.Stop(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.trials, b.spec.ID)
+	if err != nil {
+		err = fmt.Errorf("a trial machine could not be removed; end it with `MSB_HOME=%s msb remove --force %s`: %w", r.home(),
+			b.name, err)
+		r.remains = errors.Join(r.remains, err)
+	}
+	return err
 }
 
 // greet starts a trial machine, whose root is a folder, and waits for its agent's greeting.

@@ -213,7 +213,9 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 	var o agent.Observer
 	env := map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1",
 		"UV_NO_PROGRESS": "1", "GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}
+	var withheld []string
 	if show {
+		withheld = i.withheld(argv)
 		o.Output = i.reportOutput
 		maps.Copy(env, i.variables(argv))
 	}
@@ -230,7 +232,7 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 		i.log.Write([]byte(errs))
 	}
 	if result.ExitCode != 0 {
-		return out, i.failure(result, argv)
+		return out, i.failed(result, argv, withheld, i.refused())
 	}
 	return out, nil
 }
@@ -240,9 +242,17 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 var installerVariables = map[string][]string{"npm": {"NPM_", "NODE_AUTH_TOKEN", "NODE_EXTRA_CA_CERTS"},
 	"python3": {"PIP_"}, "uv": {"UV_", "PIP_"}, "git": {"GIT_"}}
 
+// isOfNetwork reports whether a variable says by which proxy, or with which certificates, programs reach the network.
+func isOfNetwork(name string) bool {
+	name = strings.ToUpper(name)
+	return strings.HasSuffix(name, "_PROXY") || strings.HasPrefix(name, "SSL_CERT_") || strings.HasSuffix(name, "_CA_BUNDLE") ||
+		name == "NODE_EXTRA_CA_CERTS"
+}
+
 // variables returns the variables of the server that a command of an installation gets. What is installed is a stranger's
 // code, and may run then: stored secrets are for the server that it becomes, and only those that the installer itself needs
-// are for the installation. What only fetches a package, or compares its file, gets nothing else.
+// are for the installation. What only fetches a package, or compares its file, gets nothing else but what it needs to reach
+// the network.
 func (i *Installer) variables(argv []string) map[string]string {
 	env := map[string]string{}
 	if argv[0] == "sh" || slices.Equal(argv[:min(len(argv), 3)], []string{"python3", "-m", "venv"}) {
@@ -256,14 +266,34 @@ func (i *Installer) variables(argv []string) map[string]string {
 		})
 		given, ok := i.request.Env[name]
 		literal := ok && given == value // without a reference to a secret
-		if own || literal && !fetches {
+		if own || literal && (!fetches || isOfNetwork(name)) {
 			env[name] = value
 		}
 	}
 	return env
 }
 
-func (i *Installer) failure(result *agent.ExecResult, argv []string) error {
+// withheld returns the names of the variables of the server that a command of an installation does not get.
+func (i *Installer) withheld(argv []string) (names []string) {
+	given := i.variables(argv)
+	for _, name := range slices.Sorted(maps.Keys(i.env)) {
+		if _, ok := given[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// refused returns the hosts that the sandbox was refused lately, and why.
+func (i *Installer) refused() (all []string) {
+	for _, r := range i.lease.Refusals() {
+		all = append(all, fault.Printable(r.Host, 260)+": "+fault.Printable(r.Reason, 300))
+	}
+	return all
+}
+
+// failed returns the fault of a command that ended with a failure.
+func (i *Installer) failed(result *agent.ExecResult, argv, withheld, refused []string) error {
 	how := fmt.Sprintf("ended with exit code %d", result.ExitCode)
 	if result.TimedOut {
 		how = fmt.Sprintf("took longer than %s (mcp_install_timeout); what is there is kept, and a second try goes on "+
@@ -279,10 +309,6 @@ func (i *Installer) failure(result *agent.ExecResult, argv []string) error {
 	}
 	f := fault.New(fault.CommandExecution, "the installation of %q failed: ", i.request.Spec).
 		With("exit_code", result.ExitCode).With("command", displayCommand(argv)).With("log", i.Log())
-	var refused []string
-	for _, r := range i.lease.Refusals() {
-		refused = append(refused, fault.Printable(r.Host, 260)+": "+fault.Printable(r.Reason, 300))
-	}
 	switch { // the first cause first
 	case len(refused) > 0:
 		f.Message += "Network access was refused: " + strings.Join(refused, "; ") +
@@ -292,6 +318,11 @@ func (i *Installer) failure(result *agent.ExecResult, argv []string) error {
 		f.Message += spec.SafeText(why, 300) + ". "
 	}
 	f.Message += ended
+	if len(withheld) > 0 {
+		f.Message += ". The command did not get these variables, which are for the server: " +
+			strings.Join(withheld[:min(len(withheld), 20)], ", ")
+		f = f.With("variables_withheld", withheld)
+	}
 	return f
 }
 

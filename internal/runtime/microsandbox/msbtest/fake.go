@@ -40,15 +40,16 @@ type machine struct {
 	Created time.Time
 	PID     int
 	Ticks   uint64 // tells the process from a later one with the same id
+	Booting bool   // the process is the fake that makes the machine
 }
 
 // status is the word that msb has for it.
 func (m machine) status() string {
-	if m.PID == 0 {
-		return "Created"
-	}
 	if ticks, err := proc.StartTicks(m.PID); err != nil || ticks != m.Ticks || proc.State(m.PID) == 'Z' {
 		return "Crashed"
+	}
+	if m.Booting {
+		return "Starting"
 	}
 	return "Running"
 }
@@ -346,6 +347,7 @@ func (f fake) create(given map[string][]string, operands []string) (err error) {
 	if err != nil {
 		return err
 	}
+	m.Booting = false
 	return f.write(m)
 }
 
@@ -361,7 +363,11 @@ func (f fake) check(given map[string][]string, operands []string) (m machine, er
 	if len(operands) != 1 || given["name"] == nil || len(given["name"][0]) > 128 {
 		return m, refused(fmt.Sprintf("one image and a name are needed, not %q and %q", operands, given["name"]))
 	}
-	m = machine{Name: given["name"][0], Image: operands[0], Labels: map[string]string{}, Created: time.Now()}
+	m = machine{Name: given["name"][0], Image: operands[0], Labels: map[string]string{}, Created: time.Now(),
+		PID: os.Getpid(), Booting: true}
+	if m.Ticks, err = proc.StartTicks(m.PID); err != nil {
+		return m, err
+	}
 	for _, kv := range given["label"] {
 		k, v, _ := strings.Cut(kv, "=")
 		m.Labels[k] = v
