@@ -201,4 +201,12 @@ func (r *replicas) refusesSettings(running *server) {
 	if out, _, code := running.cli("config"); code != 0 || !strings.Contains(out, "replicas.address") {
 		r.t.Errorf("%d %s", code, out)
 	}
+	if out, errs, code := running.cli("replicas", "remove", r.address(running), "--yes"); code == 0 ||
+		!strings.Contains(errs, "is away") {
+		r.t.Errorf("a server that runs is removed: %d %s %s", code, out, errs)
+	}
+	out, errs, code := running.cli("replicas", "remove", "unknown")
+	if code == 0 || !strings.Contains(errs, "0 sessions and 0 snapshots") {
+		r.t.Errorf("%d %s %s", code, out, errs)
+	}
 }

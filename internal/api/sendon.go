@@ -12,7 +12,8 @@ import (
 // ofThisServer are the paths of what belongs to the server that is asked, and not to a principal: its metrics, its files,
 // and the log-ins of browsers. A path that ends with a slash stands for all below it.
 var ofThisServer = []string{"/metrics", "/console/", "/v1/console/", "/v1/principal", "/v1/database", "/v1/backups",
-	"/v1/network", "/v1/users", "/v1/usage/all", "/install", "/install/"}
+	"/v1/network", "/v1/users", "/v1/usage/all", "/v1/doctor", "/v1/images", "/v1/images/", "/v1/pulls/", "/v1/templates/",
+	"/install", "/install/"}
 
 // atOwner returns the handler of a principal's requests: next, here or at the server that acts for the principal. sentOn:
 // another server has sent the request to this one.

@@ -236,10 +236,14 @@ func (m maker) openSessions(s *sandboxes, r records, t templating) {
 		Hibernation: hibernation(c.Hibernate), AgentTimeout: 10 * time.Second}
 	s.snapshots = snapshot.New(snapshot.Config{Store: r.store, Log: m.log, DiskBytes: rules.Hibernation.DiskBytes,
 		Permits: m.hub})
+	var keeper session.Keeper = s.snapshots
+	if m.replicas != nil {
+		keeper = keptOfAll{s.snapshots, r.store}
+	}
 	s.sessions = session.New(session.Config{Pool: s.pool, Store: r.store, HistoryStore: r.store, Log: m.log,
 		Egress: s.egress,
 		Bound:  boundSettings{s.bound, t.registries.Certificates()}, Sealer: s.vault, Quotas: m.now.quotas,
-		Events: r.events, Rules: rules, Permits: m.hub, Keeper: s.snapshots})
+		Events: r.events, Rules: rules, Permits: m.hub, Keeper: keeper})
 	s.snapshots.Sessions = s.sessions
 }
 
@@ -328,7 +332,7 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 	}
 	m.closing.add(func() error { questions.Close(); return nil })
 	if m.replicas != nil {
-		m.replicas.sessions, m.replicas.snapshots, m.replicas.questions = a.sessions, a.snapshots, questions
+		m.replicas.parts.Store(&parts{a.sessions, a.snapshots, questions})
 	}
 	terminals := tty.New(tty.Config{Programs: tty.Of(a.sessions), Events: a.events, Log: a.log})
 	m.closing.add(func() error { terminals.Close(); return nil })

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"sandlot/internal/api/conn"
@@ -37,10 +38,31 @@ type replicas struct {
 	forward  *forward.Forwarder
 	store    *store.DB
 
-	// Set when they are there, before the first request.
+	parts atomic.Pointer[parts] // set when they are there, before the first request
+}
+
+// parts are the parts of a server that have something of principals in memory.
+type parts struct {
 	sessions  *session.Sessions
 	snapshots *snapshot.Snapshots
 	questions *question.Questions
+}
+
+// keptOfAll are the snapshots, and what is stored of principals for which this server does not act: what their sessions
+// and snapshots have, and is here all the same, stays.
+type keptOfAll struct {
+	*snapshot.Snapshots
+	store *store.DB
+}
+
+// Kept implements session.Keeper.
+func (k keptOfAll) Kept(ctx context.Context) (workspaces, images []string, err error) {
+	workspaces, images, err = k.Snapshots.Kept(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	ofAll, imagesOfAll, err := k.store.Files(ctx)
+	return append(workspaces, ofAll...), append(images, imagesOfAll...), err
 }
 
 // checkReplicas returns an error for settings with which servers cannot share a database.
@@ -116,21 +138,34 @@ func (m maker) openReplicas(ctx context.Context) (_ *replicas, err error) {
 
 // replicaID returns the id of a state folder among those of the servers of a database.
 func replicaID(stateDir string) (string, error) {
-	path := filepath.Join(stateDir, "replica")
-	text, err := os.ReadFile(path)
-	if err == nil && len(text) == 32 {
-		return string(text), nil
+	id, err := readReplicaID(stateDir)
+	if id != "" || err != nil {
+		return id, err
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
+	id = hex.EncodeToString(secret.Bytes(16))
+	return id, atomicfile.WriteThrough(filepath.Join(stateDir, replicaFile), []byte(id))
+}
+
+// replicaFile is the file of the state folder with its id among those of the servers of a database.
+const replicaFile = "replica"
+
+// readReplicaID returns the id of a state folder that replicaID has made; empty: it has made none.
+func readReplicaID(stateDir string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(stateDir, replicaFile))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) != 32 {
+		return "", nil
 	}
-	id := hex.EncodeToString(secret.Bytes(16))
-	return id, atomicfile.WriteThrough(path, []byte(id))
+	return string(text), err
 }
 
 // openShared opens the database as one of several servers.
 func (m maker) openShared(ctx context.Context) (*store.DB, error) {
 	r := m.replicas
+	if record, err := restoresOf(m.c, m.log).Pending(); record != nil || err != nil {
+		return nil, errors.Join(err, fault.New(fault.Configuration, "a restore is pending in the state folder %s, and "+
+			"servers that share a database cannot complete it; while no server runs, run `sandlot restore` again, or start "+
+			"this server once without replicas.address", m.c.Server.StateDir))
+	}
 	db, err := store.OpenMember(ctx, m.c.Server.Database(), r.member)
 	if err != nil {
 		return nil, err
@@ -154,16 +189,17 @@ func (r *replicas) load(ctx context.Context, unit string) error {
 	if err != nil {
 		return err
 	}
-	r.questions.Add(answers)
-	return r.sessions.AddDays(ctx, unit)
+	p := r.parts.Load()
+	p.questions.Add(answers)
+	return p.sessions.AddDays(ctx, unit)
 }
 
 // kept returns the units whose sessions or snapshots are on this machine.
 func (r *replicas) kept() map[string]bool {
 	units := map[string]bool{}
-	if r.sessions != nil {
-		maps.Copy(units, r.sessions.Units())
-		maps.Copy(units, r.snapshots.Units())
+	if p := r.parts.Load(); p != nil {
+		maps.Copy(units, p.sessions.Units())
+		maps.Copy(units, p.snapshots.Units())
 	}
 	return units
 }
@@ -211,6 +247,8 @@ func placeOf(p replica.Place) forward.Place {
 		Peer: forward.Peer{Address: p.Peer.Address, Fingerprint: p.Peer.Fingerprint}}
 }
 
+var errNoShared = fault.New(fault.Configuration, "servers share a PostgreSQL database, and the setting store names none")
+
 // Replica is one of the servers of a database.
 type Replica = replica.Server
 
@@ -218,7 +256,7 @@ type Replica = replica.Server
 func Replicas(ctx context.Context, c *config.Config) ([]Replica, error) {
 	where := c.Server.Database()
 	if !store.IsPostgres(where) {
-		return nil, fault.New(fault.Configuration, "servers share a PostgreSQL database, and the setting store names none")
+		return nil, errNoShared
 	}
 	postgres, name, err := store.PostgresConfig(where)
 	if err != nil {
@@ -229,4 +267,26 @@ func Replicas(ctx context.Context, c *config.Config) ([]Replica, error) {
 		return nil, fault.Wrap(fault.Configuration, err, "the PostgreSQL database %s cannot be used: %v", name, err)
 	}
 	return all, nil
+}
+
+// RemovedReplica is what was stored of a server that was removed.
+type RemovedReplica = replica.Removed
+
+// RemoveReplica removes a server of the settings' database that does not live, by its address, with what is stored of its
+// sessions and snapshots. With dry, it only says what that is.
+func RemoveReplica(ctx context.Context, c *config.Config, address string, dry bool) (RemovedReplica, error) {
+	where := c.Server.Database()
+	if !store.IsPostgres(where) {
+		return RemovedReplica{}, errNoShared
+	}
+	postgres, name, err := store.PostgresConfig(where)
+	if err != nil {
+		return RemovedReplica{}, err
+	}
+	r, err := replica.Remove(ctx, postgres, address, dry)
+	var f *fault.Error
+	if err != nil && !errors.As(err, &f) {
+		err = fault.Wrap(fault.Configuration, err, "the PostgreSQL database %s cannot be used: %v", name, err)
+	}
+	return r, err
 }

@@ -42,7 +42,11 @@ func (m maker) openStore(ctx context.Context) (*store.DB, error) {
 	if m.replicas != nil {
 		return m.openShared(ctx)
 	}
-	db, err := store.OpenServer(ctx, m.c.Server.Database(), m.log)
+	folder, err := readReplicaID(m.c.Server.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	db, err := store.OpenServerOf(ctx, m.c.Server.Database(), folder, m.log)
 	if err != nil {
 		if m.c.Server.Store != "" {
 			return nil, err // which names the database

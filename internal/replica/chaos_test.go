@@ -265,6 +265,9 @@ func TestFaults(t *testing.T) {
 	for i := range 12 {
 		units = append(units, fmt.Sprintf("user:u%d", i))
 	}
+	for i, unit := range units { // each server has some of them before anything breaks
+		until(t, unit+" is claimed", func() bool { return c.call(i%3, unit) })
+	}
 	loading, stop := context.WithCancel(t.Context())
 	var load sync.WaitGroup
 	for k := range 6 {

@@ -241,34 +241,42 @@ func (m *Member) load(ctx context.Context, p Place) (Place, error) {
 
 // away is the fault of what is asked for a unit while the machine with its files is away.
 func away(p Peer) error {
-	what := "the server with your sessions is not known here"
+	what, command := "the server with your sessions is not known here", "sandlot replicas remove "+Unknown
 	if p.Address != "" {
+		command = "sandlot replicas remove " + p.Address
 		what = "the server with your sessions, at " + p.Address + ", is away"
 	}
 	return fault.New(fault.Connection, "%s; nothing was done. Your sessions and files are on its machine", what).
 		Advise("Try again later: they are there again as soon as it is",
-			"Ask the operator to start that server; `sandlot replicas` lists all of them")
+			"Ask the operator to start that server; `sandlot replicas` lists all of them. If it is gone for good, `"+
+				command+"` gives its sessions and snapshots up")
 }
 
-// Known returns the server whose certificate has a fingerprint.
+// Known returns the server whose certificate has a fingerprint. Callers at the same moment wait for one reading of the
+// servers. While the database does not answer, the last reading counts.
 func (m *Member) Known(ctx context.Context, fingerprint string) (Peer, bool) {
-	m.mu.Lock()
-	p, ok := m.peers[fingerprint]
-	again := !ok && time.Since(m.reloaded) > reloadPause
-	if again {
-		m.reloaded = time.Now()
+	for tried := false; ; tried = true {
+		m.mu.Lock()
+		p, ok := m.peers[fingerprint]
+		changed, lately := m.reloaded.IsZero(), time.Since(m.reloaded) < reloadPause
+		m.mu.Unlock()
+		if ok && !changed || !ok && lately || tried && !changed {
+			return p, ok
+		}
+		result := m.reloading.DoChan("", func() (any, error) {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*statementTimeout)
+			defer cancel()
+			return nil, m.onConn(ctx, m.reload)
+		})
+		select {
+		case r := <-result:
+			if r.Err != nil {
+				return p, ok
+			}
+		case <-ctx.Done():
+			return p, ok
+		}
 	}
-	m.mu.Unlock()
-	if ok || !again {
-		return p, ok
-	}
-	if err := m.onConn(ctx, m.reload); err != nil {
-		return p, false
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p, ok = m.peers[fingerprint]
-	return p, ok
 }
 
 // reload reads the servers.

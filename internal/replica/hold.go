@@ -14,14 +14,20 @@ import (
 
 // request is something to do on the connection with the lock.
 type request struct {
-	do   func(ctx context.Context, c *pgx.Conn) error
-	done chan error
+	do      func(ctx context.Context, c *pgx.Conn) error
+	timeout time.Duration
+	done    chan error
 }
 
 // onConn does something on the connection with the lock. It goes on when ctx ends, so that a client that leaves does not
 // break the connection: do must not touch the caller's variables then.
 func (m *Member) onConn(ctx context.Context, do func(context.Context, *pgx.Conn) error) error {
-	r := &request{do, make(chan error, 1)}
+	return m.onConnFor(ctx, statementTimeout, do)
+}
+
+// onConnFor is onConn with another timeout.
+func (m *Member) onConnFor(ctx context.Context, timeout time.Duration, do func(context.Context, *pgx.Conn) error) error {
+	r := &request{do, timeout, make(chan error, 1)}
 	select {
 	case m.requests <- r:
 	case <-m.done:
@@ -97,7 +103,11 @@ func (m *Member) hold(ctx context.Context) error {
 
 // serve does what was requested, if anything was. Without a sign of life, it asks the database for one.
 func (m *Member) serve(next *request, lives bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
+	timeout := statementTimeout
+	if next != nil {
+		timeout = next.timeout
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	switch {
 	case next != nil:
@@ -125,7 +135,6 @@ func (m *Member) changed(unit string) {
 	if unit == "" {
 		clear(m.cache)
 		m.reloaded = time.Time{}
-		clear(m.peers)
 		return
 	}
 	delete(m.cache, unit)
@@ -138,7 +147,6 @@ func (m *Member) lose(err error) {
 	m.down = store.Unusable(err)
 	m.generation++
 	clear(m.cache)
-	clear(m.peers)
 	m.reloaded = time.Time{}
 	held := map[string]*lease{}
 	for unit, l := range m.owned {

@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/session"
+	"sandlot/internal/snapshot"
 	"sandlot/internal/store"
 	"sandlot/internal/store/storetest"
 	"sandlot/internal/vault"
@@ -295,20 +296,192 @@ func TestAlone(t *testing.T) {
 	if !fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), "replicas.address") {
 		t.Errorf("alone, beside sessions of a server with replicas: %v", err)
 	}
-	again := join(t, database, "a")
-	again.find(t, "user:ann")
-	if err := again.db.RemoveSession(t.Context(), "1"); err != nil {
-		t.Error(err)
+	for i, folder := range []string{"a", ""} { // the folder with the files; then nothing is left of the others
+		if i == 1 {
+			again := join(t, database, "a")
+			again.find(t, "user:ann")
+			if err := again.db.RemoveSession(t.Context(), "1"); err != nil {
+				t.Error(err)
+			}
+			again.crash()
+		}
+		alone, err = store.OpenServerOf(t.Context(), database, folder, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatalf("alone, with the folder %q: %v", folder, err)
+		}
+		if records, err := alone.Sessions(t.Context()); err != nil || len(records) != 1-i {
+			t.Errorf("%v %v", records, err)
+		}
+		alone.Close()
 	}
-	if err := again.Leave(t.Context()); err != nil {
-		t.Error(err)
-	}
-	again.db.Close()
-	alone, err = store.OpenServer(t.Context(), database, slog.New(slog.DiscardHandler))
+}
+
+// ofSnapshot is a snapshot with a workspace.
+func ofSnapshot(owner, workspace string) snapshot.Record {
+	return snapshot.Record{ID: "of " + owner, Owner: owner, Name: owner, Created: time.Now(),
+		Content: session.Content{Image: "image in " + workspace, Workspace: workspace}}
+}
+
+// TestSnapshotsAlone: a server takes over what a server without replicas has left of a unit that has snapshots alone. What
+// belongs to units of others is known, though it is not this server's.
+func TestSnapshotsAlone(t *testing.T) {
+	database := storetest.Database(t)
+	alone, err := store.OpenServer(t.Context(), database, slog.New(slog.DiscardHandler))
 	if err != nil {
-		t.Fatalf("alone, when nothing is left of the others: %v", err)
+		t.Fatal(err)
+	}
+	for _, r := range []snapshot.Record{ofSnapshot("user:ann", "workspace of a"), ofSnapshot("user:bob", "gone")} {
+		if err := alone.PutSnapshot(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
 	}
 	alone.Close()
+	b := join(t, database, "b")
+	if records, err := b.db.Snapshots(t.Context()); err != nil || len(records) != 0 {
+		t.Errorf("without the files: %v %v", records, err)
+	}
+	workspaces, images, err := b.db.Files(t.Context())
+	if err != nil || len(workspaces) != 2 || len(images) != 2 {
+		t.Errorf("of all: %q %q %v", workspaces, images, err)
+	}
+	a := join(t, database, "a")
+	if records, err := a.db.Snapshots(t.Context()); err != nil || len(records) != 1 {
+		t.Errorf("with the files, beside another server: %v %v", records, err)
+	}
+	a.find(t, "user:ann")
+	if _, err := a.Find(t.Context(), "user:bob"); !fault.Is(err, fault.Connection) ||
+		!strings.Contains(fmt.Sprint(fault.From(err).Advice), "sandlot replicas remove unknown") {
+		t.Errorf("what nobody has: %v", err)
+	}
+}
+
+// TestFirst: the first server, with the state folder of a server without replicas, claims what has no folder, too.
+func TestFirst(t *testing.T) {
+	database := storetest.Database(t)
+	alone, err := store.OpenServer(t.Context(), database, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []snapshot.Record{ofSnapshot("user:ann", "workspace of a"), ofSnapshot("user:bob", "gone")} {
+		if err := alone.PutSnapshot(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alone.Close()
+	a := join(t, database, "a")
+	a.find(t, "user:ann")
+	a.find(t, "user:bob")
+}
+
+// TestRemove: what a server has is given up when it does not live, and other servers act for its principals then.
+func TestRemove(t *testing.T) {
+	database := storetest.Database(t)
+	config, _, _ := store.PostgresConfig(database)
+	remove := func(address string, dry bool) (Removed, error) { return Remove(t.Context(), config, address, dry) }
+	if _, err := remove("a:7443", false); !fault.Is(err, fault.InvalidParameters) {
+		t.Errorf("before there is any server: %v", err)
+	}
+	a, b := join(t, database, "a"), join(t, database, "b")
+	a.find(t, "user:ann")
+	b.find(t, "user:bob")
+	if err := a.db.PutSession(t.Context(), session.Record{ID: "1", Owner: "user:ann/guest", Workspace: "w1"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.db.PutSnapshot(t.Context(), ofSnapshot("user:ann", "w2")); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.db.PutSession(t.Context(), session.Record{ID: "2", Owner: "user:bob", Workspace: "w3"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := remove("a:7443", false); !fault.Is(err, fault.InvalidParameters) {
+		t.Errorf("a server that lives: %v", err)
+	}
+	a.crash()
+	if _, err := b.Find(t.Context(), "user:ann"); !fault.Is(err, fault.Connection) ||
+		!strings.Contains(fmt.Sprint(fault.From(err).Advice), "sandlot replicas remove a:7443") {
+		t.Errorf("while it is away: %v", err)
+	}
+	for _, dry := range []bool{true, false} {
+		if r, err := remove("a:7443", dry); err != nil || r != (Removed{1, 1}) {
+			t.Errorf("%+v %v", r, err)
+		}
+	}
+	if p := b.find(t, "user:ann"); p.Here == nil {
+		t.Error("nobody acts for its principal")
+	}
+	if workspaces, _, err := b.db.Files(t.Context()); err != nil || fmt.Sprint(workspaces) != "[w3]" {
+		t.Errorf("left: %q %v", workspaces, err)
+	}
+	if err := b.db.RemoveSession(t.Context(), "2"); err != nil {
+		t.Error(err)
+	}
+	if r, err := remove(Unknown, false); err != nil || r != (Removed{}) {
+		t.Errorf("nothing is unknown: %+v %v", r, err)
+	}
+}
+
+// TestLostAlone: a server without replicas that has lost its lock does not go on when servers with replicas have used the
+// database meanwhile.
+func TestLostAlone(t *testing.T) {
+	database := storetest.Database(t)
+	p := newProxy(t, database)
+	alone, err := store.OpenServer(t.Context(), p.url(database), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alone.Close()
+	p.refuse(true)
+	p.cut()
+	a := join(t, database, "a")
+	if err := a.Leave(t.Context()); err != nil {
+		t.Error(err)
+	}
+	a.db.Close()
+	p.refuse(false)
+	if err := <-alone.Lost(); !fault.Is(err, fault.Configuration) {
+		t.Error(err)
+	}
+}
+
+// TestRowRemoved: a row that is removed before its server has taken it is made anew.
+func TestRowRemoved(t *testing.T) {
+	database := storetest.Database(t)
+	config, _, _ := store.PostgresConfig(database)
+	times := 0
+	a := join(t, database, "a", func(c *Config) {
+		c.rowMade = func() {
+			if times++; times > 1 {
+				return
+			}
+			db, err := pgx.ConnectConfig(t.Context(), config)
+			if err == nil {
+				_, err = db.Exec(t.Context(), `DELETE FROM sandlot_replicas`)
+				err = errors.Join(err, db.Close(t.Context()))
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if a.find(t, "user:ann"); times != 2 {
+		t.Errorf("made %d times", times)
+	}
+}
+
+// TestVersions: servers of two versions do not share a database, and one that is away is no obstacle.
+func TestVersions(t *testing.T) {
+	database := storetest.Database(t)
+	a := join(t, database, "a")
+	later := func(c *Config) { c.Version = "2" }
+	if _, err := open(t.Context(), database, "b", later); !fault.Is(err, fault.Configuration) ||
+		!strings.Contains(err.Error(), "a:7443") {
+		t.Errorf("beside a server of another version: %v", err)
+	}
+	if err := a.db.PutSession(t.Context(), session.Record{ID: "1", Owner: a.find(t, "user:ann").Unit}); err != nil {
+		t.Error(err)
+	}
+	a.crash()
+	join(t, database, "b", later)
 }
 
 // TestLeave: a server that stops gives up what others can take, and is listed as long as it has the rest.
@@ -348,6 +521,18 @@ func TestKnown(t *testing.T) {
 	database := storetest.Database(t)
 	a, b := join(t, database, "a"), join(t, database, "b")
 	until(t, "b is known", func() bool { p, ok := a.Known(t.Context(), "fb"); return ok && p.Address == "b:7443" })
+	for range 20 { // servers come and go
+		a.changed("")
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				if _, ok := a.Known(t.Context(), "fb"); !ok {
+					t.Error("a server that is there is not known for a moment")
+				}
+			})
+		}
+		all.Wait()
+	}
 	if _, ok := a.Known(t.Context(), "fc"); ok {
 		t.Error("who has not joined is known")
 	}

@@ -34,7 +34,8 @@ const (
 type serverLock struct {
 	config *pgx.ConnConfig
 	log    *slog.Logger
-	number int64 // of this server
+	folder string // the id of the server's state folder among servers with replicas; empty: it has none
+	number int64  // of this server
 	pool   *sql.DB
 
 	generation atomic.Uint64         // of connections: earlier generations' are not used again
@@ -51,8 +52,8 @@ var errTaken = fault.New(fault.Configuration, "another Sandlot server has taken 
 	"setting store, so this one ends; run one server for each database")
 
 // lock takes the lock of the server. The caller calls start or close.
-func (p *postgresDB) lock(ctx context.Context, log *slog.Logger) (_ *serverLock, err error) {
-	l := &serverLock{config: p.config, log: log, lost: make(chan error, 1), done: make(chan struct{})}
+func (p *postgresDB) lock(ctx context.Context, folder string, log *slog.Logger) (_ *serverLock, err error) {
+	l := &serverLock{config: p.config, folder: folder, log: log, lost: make(chan error, 1), done: make(chan struct{})}
 	connecting, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	if l.conn, err = pgx.ConnectConfig(connecting, p.config.Copy()); err != nil {
@@ -85,24 +86,32 @@ func (p *postgresDB) lock(ctx context.Context, log *slog.Logger) (_ *serverLock,
 	return l, l.begin(ctx)
 }
 
-// checkAlone returns an error if servers with replicas own principals in the database: their files are in the state
-// folders of those servers, and this one would make empty workspaces for their sessions.
+// checkAlone returns an error if servers with replicas and other state folders own principals with sessions or snapshots:
+// their files are in those folders, and this one would make empty workspaces for their sessions. What the server with
+// this state folder owned is its own, whether it shares the database or not.
 func (l *serverLock) checkAlone(ctx context.Context, name string) error {
-	var exists, owned bool
-	err := l.conn.QueryRow(ctx, `SELECT to_regclass('sandlot_owners') IS NOT NULL`).Scan(&exists)
+	var exists bool
+	err := l.conn.QueryRow(ctx, `SELECT to_regclass('sandlot_owners') IS NOT NULL AND to_regclass('sessions') IS NOT NULL
+		AND to_regclass('snapshots') IS NOT NULL`).Scan(&exists)
 	if err != nil || !exists {
 		return err
 	}
-	if err := l.conn.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM sandlot_owners)`).Scan(&owned); err != nil {
+	var addresses string
+	if err := l.conn.QueryRow(ctx, `SELECT coalesce(string_agg(address, ', ' ORDER BY slot), '') FROM sandlot_replicas r
+		WHERE id <> $1 AND EXISTS (SELECT 1 FROM sandlot_owners o WHERE o.slot = r.slot AND (
+			EXISTS (SELECT 1 FROM sessions WHERE sandlot_unit(owner) = o.principal) OR
+			EXISTS (SELECT 1 FROM snapshots WHERE sandlot_unit(owner) = o.principal)))`, l.folder).
+		Scan(&addresses); err != nil {
 		return err
 	}
-	if owned {
-		return fault.New(fault.Configuration, "servers with replicas.address have used the PostgreSQL database %s, and "+
-			"sessions in it have their files in the state folders of these servers; start this server with "+
-			"replicas.address too, or remove those sessions there and stop those servers first (`sandlot replicas` lists "+
-			"them)", name)
+	if addresses != "" {
+		return fault.New(fault.Configuration, "servers with replicas.address share the PostgreSQL database %s, and "+
+			"sessions or snapshots in it have their files in the state folders of the servers at %s; start this server "+
+			"with replicas.address too, or remove those sessions and snapshots there (if such a server is gone for good: "+
+			"`sandlot replicas remove ADDRESS`), and stop those servers", name, addresses)
 	}
-	_, err = l.conn.Exec(ctx, `DELETE FROM sandlot_replicas`) // a process that still runs sees that it must end
+	// A process that still runs sees that it must end.
+	_, err = l.conn.Exec(ctx, `BEGIN; DELETE FROM sandlot_owners; DELETE FROM sandlot_replicas; COMMIT`)
 	return err
 }
 
@@ -132,16 +141,30 @@ func (l *serverLock) holder(ctx context.Context) string {
 
 // begin gives the server its number, and lets its connections share the lock.
 func (l *serverLock) begin(ctx context.Context) error {
+	number, err := nextServer(ctx, l.conn)
+	if err != nil {
+		return err
+	}
+	l.number = number
+	_, err = l.conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, LockOfUsers)
+	return err
+}
+
+// nextServer returns the number of a server that has the locks.
+func nextServer(ctx context.Context, c *pgx.Conn) (number int64, err error) {
 	// Commands may create the table at the same moment.
-	if _, err := l.conn.Exec(ctx, fmt.Sprintf(`BEGIN; SELECT pg_advisory_xact_lock(%d); %s; COMMIT`, LockOfWrites,
+	if _, err := c.Exec(ctx, fmt.Sprintf(`BEGIN; SELECT pg_advisory_xact_lock(%d); %s; COMMIT`, LockOfWrites,
 		postgresState)); err != nil {
-		return err
+		return 0, err
 	}
-	if err := l.conn.QueryRow(ctx, `UPDATE sandlot_state SET server = server + 1 RETURNING server`).
-		Scan(&l.number); err != nil {
-		return err
-	}
-	_, err := l.conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, LockOfUsers)
+	err = c.QueryRow(ctx, `UPDATE sandlot_state SET server = server + 1 RETURNING server`).Scan(&number)
+	return number, err
+}
+
+// ReplaceServer makes a server that was alone end as soon as it uses the database again. The caller's connection has its
+// locks.
+func ReplaceServer(ctx context.Context, c *pgx.Conn) error {
+	_, err := nextServer(ctx, c)
 	return err
 }
 

@@ -146,8 +146,8 @@ func (p *postgresDB) open(ctx context.Context) (*DB, error) {
 }
 
 // openServer opens the database for a server, and locks it.
-func (p *postgresDB) openServer(ctx context.Context, log *slog.Logger) (*DB, error) {
-	l, err := p.lock(ctx, log)
+func (p *postgresDB) openServer(ctx context.Context, folder string, log *slog.Logger) (*DB, error) {
+	l, err := p.lock(ctx, folder, log)
 	if err != nil {
 		return nil, p.unusable(err)
 	}

@@ -348,3 +348,47 @@ func TestRewrite(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
+
+// process is a Holder whose connections have the number of a process.
+type process struct{}
+
+func (process) Usable() error      { return nil }
+func (process) Generation() uint64 { return 0 }
+
+func (process) Attach(ctx context.Context, c *pgx.Conn) error {
+	_, err := c.Exec(ctx, `SELECT set_config('sandlot.replica', '7', false)`)
+	return err
+}
+
+// One of several servers migrates the rows of all principals: package replica's triggers let a migration pass. Afterwards
+// its connections have their number.
+func TestMigrationOfMember(t *testing.T) {
+	p, err := newPostgres(storetest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &DB{db: p.pool(process{}), postgres: true, member: true}
+	defer s.db.Close()
+	names, err := migrationNames()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.migrateTo(t.Context(), names[:1]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.db.ExecContext(t.Context(), `CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS
+		$$ BEGIN
+			IF current_setting('sandlot.replica') <> '' THEN RAISE EXCEPTION 'this is process 7'; END IF;
+		END $$;
+		CREATE EVENT TRIGGER refuse ON ddl_command_end EXECUTE FUNCTION refuse()`); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.migrateTo(t.Context(), names); err != nil {
+		t.Error(err)
+	}
+	var number string
+	if err := s.db.QueryRowContext(t.Context(), `SELECT current_setting('sandlot.replica')`).Scan(&number); err != nil ||
+		number != "7" {
+		t.Errorf("%q %v", number, err)
+	}
+}

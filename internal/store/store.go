@@ -44,6 +44,12 @@ func Open(ctx context.Context, where string) (*DB, error) {
 // OpenServer is Open for a server. A PostgreSQL database has one server: while another one uses it, OpenServer returns
 // an error. The state folder's lock does the same for SQLite.
 func OpenServer(ctx context.Context, where string, log *slog.Logger) (*DB, error) {
+	return OpenServerOf(ctx, where, "", log)
+}
+
+// OpenServerOf is OpenServer for a state folder that may have been that of one of several servers, among which it has
+// the id folder.
+func OpenServerOf(ctx context.Context, where, folder string, log *slog.Logger) (*DB, error) {
 	if !IsPostgres(where) {
 		return Open(ctx, where)
 	}
@@ -51,7 +57,7 @@ func OpenServer(ctx context.Context, where string, log *slog.Logger) (*DB, error
 	if err != nil {
 		return nil, err
 	}
-	return p.openServer(ctx, log)
+	return p.openServer(ctx, folder, log)
 }
 
 // OpenMember opens a PostgreSQL database for one of several servers.
@@ -392,6 +398,20 @@ func (s *DB) RemoveDays(ctx context.Context, before int64) error {
 func (s *DB) Sessions(ctx context.Context) ([]session.Record, error) {
 	return queryAll(ctx, s.db, scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE `+s.own("owner")+
 		` ORDER BY created, id`)
+}
+
+// Files returns the workspaces and the images that sessions and snapshots of all principals have, whoever acts for them.
+func (s *DB) Files(ctx context.Context) (workspaces, images []string, err error) {
+	_, err = queryAll(ctx, s.db, func(row scanner) (struct{}, error) {
+		var workspace, image string
+		err := row.Scan(&workspace, &image)
+		workspaces = append(workspaces, workspace)
+		if image != "" {
+			images = append(images, image)
+		}
+		return struct{}{}, err
+	}, `SELECT workspace, image FROM sessions UNION ALL SELECT workspace, image FROM snapshots`)
+	return workspaces, images, err
 }
 
 // RemoveSession implements session.Store.

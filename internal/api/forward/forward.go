@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -186,7 +187,7 @@ func (f *Forwarder) send(w http.ResponseWriter, r *http.Request, c Call, place P
 	defer cancel(nil)
 	defer to.begin(cancel)()
 	var sent atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
 	out := r.WithContext(ctx)
 	body := &unread{ReadCloser: http.NoBody}
 	if r.Body != nil && r.Body != http.NoBody {
@@ -218,10 +219,17 @@ func (f *Forwarder) send(w http.ResponseWriter, r *http.Request, c Call, place P
 				result = fault.From(context.Cause(r.Context()))
 				return
 			}
-			result = f.outcome(ctx, place.Peer, err, sent.Load(), body.used.Load())
+			result = f.outcome(ctx, place.Peer, err, sent.Load() && !isRefused(err), body.used.Load())
 		}}
 	proxy.ServeHTTP(&passing{w, http.Header{}}, out)
 	return result
+}
+
+// isRefused reports whether a server has refused the connection, since it does not know the certificate of this one. With
+// TLS 1.3 that comes to light when the request was written, which nobody has read.
+func isRefused(err error) bool {
+	var alert *net.OpError
+	return errors.As(err, &alert) && alert.Op == "remote error" && strings.Contains(alert.Err.Error(), "bad certificate")
 }
 
 // outcome returns the fault of a request that was not answered, by what is known of it.

@@ -38,6 +38,7 @@ type node struct {
 	clients *httptest.Server
 	self    Peer
 	forgot  int
+	asked   atomic.Int32
 	mute    atomic.Bool // it does not say that it lives: that is what a stopped process does
 }
 
@@ -93,6 +94,9 @@ func (x *table) add(t *testing.T, serve http.HandlerFunc) *node {
 	n.Forwarder = New(Config{Owners: n, Certificate: c, Log: slog.New(slog.DiscardHandler), AskInterval: time.Second})
 	others := n.Handler(serve)
 	n.others = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == alivePath {
+			n.asked.Add(1)
+		}
 		if r.URL.Path == alivePath && n.mute.Load() {
 			<-r.Context().Done()
 			return
@@ -330,6 +334,52 @@ func TestEnds(t *testing.T) {
 	check("cannot be reached", "/x", false)
 	if _, err := b.Find(t.Context(), "user:nobody"); err == nil {
 		t.Error("nobody owns it")
+	}
+}
+
+// TestQuestions: however many requests came before, one goroutine asks whether a server still answers.
+func TestQuestions(t *testing.T) {
+	x := newTable()
+	var a *node
+	a = x.add(t, func(_ http.ResponseWriter, r *http.Request) {
+		for r.URL.Path == "/held" && a.asked.Load() < 3 {
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	b := x.add(t, says("b"))
+	x.own("user:ann", a)
+	for range 1000 {
+		do(t, "GET", b.clients.URL+"/x", "")
+	}
+	p := b.peer(a.self)
+	a.asked.Store(0)
+	do(t, "GET", b.clients.URL+"/held", "")
+	if n := a.asked.Load(); n > 4 { // one more while the request ends
+		t.Errorf("%d questions", n)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.requests) != 0 {
+		t.Errorf("%d requests are left", len(p.requests))
+	}
+}
+
+// TestRefused: when the owner does not know the certificate, nothing was done.
+func TestRefused(t *testing.T) {
+	x := newTable()
+	a, b := x.add(t, says("a")), x.add(t, says("b"))
+	x.own("user:ann", a)
+	x.mu.Lock()
+	delete(x.known, b.self.Fingerprint)
+	x.mu.Unlock()
+	for range 20 {
+		for _, body := range []string{"", "content"} {
+			answer, text := do(t, "POST", b.clients.URL+"/v1/x", body)
+			if answer.StatusCode < 500 || answer.Header.Get("May-Have-Run") != "false" ||
+				!strings.Contains(text, "nothing was done") {
+				t.Fatalf("%q: %d %s", body, answer.StatusCode, text)
+			}
+		}
 	}
 }
 

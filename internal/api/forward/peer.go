@@ -76,8 +76,9 @@ type peer struct {
 	transport *http.Transport
 	ask       *http.Client // with a connection for each question: a connection that is open proves nothing
 
-	mu       sync.Mutex // guards requests
+	mu       sync.Mutex // guards what follows
 	requests map[*context.CancelCauseFunc]bool
+	watching bool // watch runs
 }
 
 // peer returns that of a process.
@@ -112,7 +113,8 @@ func (p *peer) begin(cancel context.CancelCauseFunc) (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.requests[&cancel] = true
-	if len(p.requests) == 1 {
+	if !p.watching {
+		p.watching = true
 		go p.watch()
 	}
 	return func() {
@@ -122,14 +124,15 @@ func (p *peer) begin(cancel context.CancelCauseFunc) (end func()) {
 	}
 }
 
-// watch asks the server whether it lives, as long as it has requests. There may be two of them for a moment.
+// watch asks the server whether it lives, as long as it has requests.
 func (p *peer) watch() {
 	for missed := 0; ; {
 		time.Sleep(p.f.AskInterval)
 		p.mu.Lock()
-		idle := len(p.requests) == 0
+		p.watching = len(p.requests) > 0
+		goOn := p.watching
 		p.mu.Unlock()
-		if idle {
+		if !goOn {
 			return
 		}
 		answer, err := p.ask.Get("https://" + p.to.Address + alivePath)
