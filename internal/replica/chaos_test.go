@@ -303,8 +303,9 @@ func (c *cluster) fault(random *rand.Rand, kind int) {
 	p := c.process(i)
 	pause := time.Duration(random.IntN(1500)) * time.Millisecond
 	switch kind {
-	case 0:
+	case 0: // long enough for others to take over what it owns
 		p.cmd.Process.Kill()
+		time.Sleep(1500*time.Millisecond + pause)
 	case 1:
 		p.cmd.Process.Signal(syscall.SIGSTOP)
 		time.Sleep(pause)
