@@ -221,7 +221,8 @@ func (d described) request(t *testing.T, path string, route describedRoute, b be
 		value := map[string]string{"/v1/sessions/{id}": b.ids["session"], "/v1/snapshots/{name}": b.ids["snapshot"],
 			"/v1/connections/{id}": b.ids["connection"], "/v1/secrets/{name}": b.ids["secret"],
 			"/v1/questions/{id}": b.ids["question"], "/v1/tokens/{id}": b.ids["token"], "/console/{path}": "main.js",
-			"/install/{client}": "cursor", "/oauth/start/{id}": "none", "/v1/templates/{name}": "none"}[path[:strings.Index(path, part)+len(part)]]
+			"/install/{client}": "cursor", "/oauth/start/{id}": "none", "/v1/templates/{name}": "none",
+			"/console/oidc/{provider}": "none", "/v1/images/{name}": "none", "/v1/pulls/{id}": "none"}[path[:strings.Index(path, part)+len(part)]]
 		switch part {
 		case "{path}":
 			if value == "" {
