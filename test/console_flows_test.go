@@ -488,7 +488,8 @@ func (c *consoleUse) opensTerminals() {
 	x.see(`document.querySelector("[data-terminal]")`)
 	first := evaluate[string](x, `document.querySelector("[data-terminal]").dataset.terminal`)
 	x.click("New terminal")
-	x.see(`document.querySelector("[data-terminal]")?.dataset.terminal !== ` + quoted(first))
+	x.see(`document.querySelector("[data-terminal]")?.dataset.terminal !== ` + quoted(first) +
+		` && document.activeElement?.closest("[data-terminal]") && document.querySelector(".xterm-rows").innerText.trim() !== ""`)
 	x.types(`printf '\033]0;hit\007ok-%s\n' $((6*7))` + "\r")
 	x.see(`document.querySelector(".xterm-rows").innerText.includes("ok-42")`)
 	if title := evaluate[string](x, "document.title"); strings.Contains(title, "hit") {
