@@ -53,9 +53,11 @@ lint: build ## gofmt, go vet, staticcheck
 
 # Tests of much memory or work in one goroutine: without the race detector.
 HEAVY    := ^(TestManyEntries|TestHostileArchives|TestSafeResultIsBounded|TestTreeIsBounded|TestRestoreRefuses|$\
-	TestDefinitionsAreBounded|TestResultsStayValid|TestDecisionsAreBounded)$$
-HEAVY_IN := ./internal/auth/oidc ./internal/gateway/rpc ./internal/oci/rootfs ./internal/servers \
-	./internal/servers/catalog ./internal/servers/toolfiles ./internal/store
+	TestDefinitionsAreBounded|TestResultsStayValid|TestDecisionsAreBounded|TestHostileDisplay|$\
+	TestAnswersAreValid|TestLargeIndex)$$
+HEAVY_IN := ./internal/auth/oidc ./internal/gateway ./internal/gateway/rpc ./internal/oci \
+	./internal/oci/rootfs ./internal/servers ./internal/servers/catalog ./internal/servers/toolfiles ./internal/store \
+	./internal/terminal
 
 # lint has run all of vet already.
 unit: build ## the packages' own tests, with the race detector where there are goroutines; real gVisor included

@@ -103,6 +103,11 @@ func TestNoServer(t *testing.T) {
 func TestTerminal(t *testing.T) {
 	t.Parallel()
 	s := start(t)
+	for _, list := range []string{"sessions", "ports", "mcp list", "secret list", "token list"} { // of nothing
+		if out, errs, code := s.cli(strings.Fields(list)...); code != 0 || out != "" || !strings.Contains(errs, "o ") {
+			t.Errorf("%s: %d %q %q", list, code, out, errs)
+		}
+	}
 	cmd := exec.Command(binary(t), "--state-dir", s.State, "shell")
 	cmd.Env = append(s.env, "TERM=xterm")
 	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 31, Cols: 97})

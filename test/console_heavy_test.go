@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestConsoleHeavy: the console with many tabs, events and much output, with a question that changes under the pointer,
+// TestConsoleHeavy: the console with many tabs, events and much output, with a file of 1 GB, with a question that changes under the pointer,
 // and at the end of its token.
 func TestConsoleHeavy(t *testing.T) {
 	t.Parallel()
@@ -32,6 +32,7 @@ func TestConsoleHeavy(t *testing.T) {
 	c.changesUnderThePointer()
 	c.takesEvents(10_000)
 	c.takesOutput(100)
+	c.movesLargeFiles()
 	c.endsWithItsToken()
 }
 

@@ -60,6 +60,28 @@ func TestConsoleServers(t *testing.T) {
 	x.click("Close")
 	s.approvesChange(x, agent, odd)
 	s.showsHostileServer(x, agent, ann)
+	s.stopsAndRemoves(x, agent, odd)
+}
+
+// stopsAndRemoves stops a server, starts it, and removes it.
+func (s *server) stopsAndRemoves(x *tab, agent *client, odd string) {
+	evaluate[bool](x, "location.hash = "+quoted("#/servers/"+odd)+", true")
+	x.click("Stop")
+	x.see(named("button", "Start"))
+	if r, err := agent.try(s.t.Context(), "ext_"+odd+"_say", args{"text": "x"}); err == nil && !r.IsError {
+		s.t.Error("a tool of a server that was stopped was called")
+	}
+	x.click("Start")
+	x.see(named("button", "Stop"))
+	x.shows("needs approval") // a new process describes the tool as before the change that was approved
+	if got := agent.call("ext_"+odd+"_where", args{}).Text; !strings.Contains(got, "/workspace") {
+		s.t.Errorf("after the start a tool says %q", got)
+	}
+	x.click("Remove")
+	x.shows("Remove odd?")
+	x.click("Remove")
+	x.see(`location.hash === "#/servers"`)
+	x.see(`!document.querySelector("main").innerText.includes("odd")`)
 }
 
 // showsHostileServer shows the names, descriptions, forms, results and log of a server that is hostile.

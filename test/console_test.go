@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -187,10 +189,10 @@ func quoted(text string) string {
 	return string(b)
 }
 
-// named is the first visible and enabled element of a selector with that text or label.
+// named is the first visible and enabled element of a selector with that text or label. Behind a dialog is none.
 func named(selector, name string) string {
-	return fmt.Sprintf(`[...document.querySelectorAll(%s)].find(e => !e.disabled && e.getClientRects().length &&
-		(e.getAttribute("aria-label") ?? e.textContent).trim() === %s)`, quoted(selector), quoted(name))
+	return fmt.Sprintf(`[...([...document.querySelectorAll("dialog[open]")].at(-1) ?? document).querySelectorAll(%s)].find(e =>
+		!e.disabled && e.getClientRects().length && (e.getAttribute("aria-label") ?? e.textContent).trim() === %s)`, quoted(selector), quoted(name))
 }
 
 // click clicks with the mouse on a button or a link of that name, when it is there.
@@ -299,15 +301,18 @@ func consoleURL(link, screen string) string {
 // TestConsole: the web console in a real browser, as two users use it.
 func TestConsole(t *testing.T) {
 	t.Parallel()
+	web := startWeb(t)
 	s := prepare(t)
-	s.settings("policy:\n  rules:\n    - ask * shell.execute *ask-me*\n")
-	s.begin(nil)
+	s.settings(web.script("policy:\n  rules:\n    - ask * shell.execute *ask-me*\n    - ask ann network.reach *.test:PORT\n"))
+	s.begin([]string{"SANDLOT_NETWORK_HOSTS=web.test=127.0.0.1,no.test=127.0.0.1",
+		"SANDLOT_NETWORK_ALLOW_PRIVATE=web.test=127.0.0.0/8,no.test=127.0.0.0/8"})
 	c := &consoleUse{t: t, server: s, browsers: newBrowsers(t)}
 	c.ann, c.bob = s.token("ann"), s.token("bob")
 	c.agent = s.connect(older, c.ann, nil)
 	c.home = c.agent.shell("home", "mkdir -p /workspace/d; echo first > /workspace/note.txt").session()
 	c.logsIn()
 	c.asks()
+	c.asksForHosts(web)
 	c.types()
 	c.edits()
 	c.showsHostileText()
@@ -386,7 +391,7 @@ func (c *consoleUse) doesNotBecomeAnother() {
 	x.shows("You are logged in as ann")
 	x.click("Stay as it is")
 	x.see(`document.querySelector(".who")?.textContent.includes("ann")`)
-	paste(theirs)
+	paste(c.consoleLink(c.bob)) // the first one may be too old on a busy machine
 	x.shows("You are logged in as ann")
 	x.click("Use the link")
 	for _, each := range []*tab{x, other} {
@@ -677,6 +682,8 @@ const socket = () => new Promise((done, fail) => {
 const answer = (r) => r.type === "opaque" ? "" : r.text();
 Promise.all([
 	attempt("with the header", () => fetch(api + "principal", {credentials: "include", headers: {"Sandlot-Console": "1"}}).then(answer)),
+	attempt("a file", () => fetch(api + "sessions/home/files/workspace/note.txt?console-until=" + (Math.floor(Date.now() / 1000) + 60) +
+		"&console-signature=" + "0".repeat(64), {credentials: "include"}).then(answer)),
 	attempt("without it", () => fetch(api + "principal", {credentials: "include"}).then(answer)),
 	attempt("a change", () => fetch(api + "sessions", {method: "POST", mode: "no-cors", credentials: "include", body: "{}"}).then(answer)),
 	attempt("a link", () => fetch(api + "console/codes", {method: "POST", credentials: "include", headers: {"Sandlot-Console": "1"}}).then(answer)),
@@ -810,8 +817,17 @@ var consolePages = []struct{ name, path, shows string }{
 // the side, and the browser refuses nothing. SANDLOT_PICTURES names a folder for pictures.
 func TestConsoleScreens(t *testing.T) {
 	t.Parallel()
+	entries := &registryUse{}
+	entries.entries.Store(&map[string]string{"com.example/clock": `{"server": {"name": "com.example/clock", "title": "Clock",
+		"description": "Tells the time", "version": "2.0.0", "packages": [{"registryType": "pypi",
+		"identifier": "mcp-server-time", "version": "1.0.0", "packageArguments": [{"type": "named",
+		"name": "--local-timezone", "description": "Where you are", "isRequired": true}], "environmentVariables": [
+		{"name": "API_KEY", "description": "From your account", "isSecret": true}]}]}}`})
+	registry := httptest.NewServer(http.HandlerFunc(entries.ServeHTTP))
+	t.Cleanup(registry.Close)
 	s := prepare(t)
-	s.settings("policy:\n  rules:\n    - ask * shell.execute *ask-me*\n    - deny * network.reach evil.example:*\n")
+	s.settings("mcp_registries: [\"test=" + registry.URL + "\"]\npolicy:\n  rules:\n    - ask * shell.execute *ask-me*\n" +
+		"    - deny * network.reach evil.example:*\n")
 	s.begin(nil)
 	browsers := newBrowsers(t)
 	c := &consoleScreens{t: t, server: s, folder: os.Getenv("SANDLOT_PICTURES")}
@@ -852,6 +868,11 @@ func TestConsoleScreens(t *testing.T) {
 	c.dialogs(x)
 	c.access(x)
 	c.serverDialogs(x)
+	x.open(c.consoleLink(token))
+	x.shows("Log in anew?")
+	c.look(x, "anew")
+	x.click("Stay as it is")
+	x.shows("Waits for you")
 	c.offline(x, empty, out)
 }
 
@@ -869,7 +890,7 @@ func (c *consoleScreens) fill(token string) {
 	agent.call("execute_command", args{"command": "sleep 3000", "background": true, "session_id": c.home})
 	agent.call("execute_code", args{"code": "6*7", "session_id": "new", "name": "build-of-the-day"})
 	c.odd, _ = agent.call("connect_external_mcp", args{"name": "odd", "command": "python3",
-		"args": []string{c.put(token, "odd.py"), "plain", "odd"}}).Fields["connectionId"].(string)
+		"args": []string{c.put(token, "odd.py"), "shelf", "odd"}}).Fields["connectionId"].(string)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	c.t.Cleanup(func() { cancel(); <-ended })
@@ -879,7 +900,7 @@ func (c *consoleScreens) fill(token string) {
 	}()
 }
 
-// look checks how a screen looks in all its forms.
+// look checks how a screen looks in all its forms: nothing that can be pressed is cut off.
 func (c *consoleScreens) look(x *tab, name string) {
 	c.t.Helper()
 	for _, width := range []int64{1280, 360} {
@@ -892,6 +913,12 @@ func (c *consoleScreens) look(x *tab, name string) {
 			}
 			if wide := evaluate[int](x, "document.documentElement.scrollWidth"); wide > int(width) {
 				c.t.Errorf("%s: it is %d pixels wide", form, wide)
+			}
+			if cut := evaluate[string](x, `[...document.querySelectorAll("button, input, select, textarea")].filter(e => {
+				const r = e.getBoundingClientRect();
+				return r.width > 2 && !e.closest(".xterm") && (r.right > innerWidth + 1 || r.left < -1);
+			}).map(e => e.getAttribute("aria-label") ?? e.textContent ?? e.id).join(", ")`); cut != "" {
+				c.t.Errorf("%s: cut off at the side: %s", form, cut)
 			}
 			found := evaluate[string](x, `(async () => {
 				if (!window.axe) { `+c.axe+` }
@@ -938,7 +965,7 @@ func (c *consoleScreens) goesBack(x *tab, token string) {
 	part("history")
 	// The list of snapshots comes anew just then, and a button that is no longer there opens nothing.
 	x.see(`document.querySelector("dialog[open]") || (` + named("button", "Remove") + `?.click(), false)`)
-	x.see(`(` + named("dialog button.danger", "Remove") + `).click() === undefined`)
+	x.see(`(` + named("button.danger", "Remove") + `)?.click() === undefined && !document.querySelector("dialog[open]")`)
 	x.shows("No snapshot of this session.")
 }
 
@@ -992,10 +1019,37 @@ func (c *consoleScreens) access(x *tab) {
 	x.see(`document.querySelector("[data-usage]")`)
 	x.click("Make a backup")
 	x.see(`document.querySelector("[data-backup]")`)
+	x.click("Check the machine")
+	x.see(`document.querySelector("[data-check=boot]")?.innerText.includes("answered 42")`)
+	x.see(`document.querySelector("[data-template=python]")?.innerText.includes("not built")`)
+	c.images(x)
 	x.fill("#check-user", "user:bob")
 	x.fill("#check-detail", "evil.example:443")
 	x.click("Check")
 	x.see(`document.querySelector("[data-verdict=deny]")?.innerText.includes("deny * network.reach")`)
+}
+
+// images gets an image with its progress, ends that, gets it whole, and removes it.
+func (c *consoleScreens) images(x *tab) {
+	gate, push := imageRegistry(c.t)
+	slow := push("slow:1")
+	pull := func() {
+		x.click("Get an image")
+		x.fill("#image-name", slow)
+		x.click("Get it")
+	}
+	pull()
+	row := "document.querySelector(" + quoted("[data-pull='"+slow+"']") + ")"
+	x.see(row + `?.querySelector("progress").value > 5e5`)
+	c.look(x, "operator-image")
+	x.click("End it: the pull of " + slow)
+	x.see(row + `?.innerText.includes("somebody has ended it")`)
+	gate.pass()
+	pull()
+	x.see("document.querySelector(" + quoted("[data-image='"+slow+"']") + ")")
+	x.click("Remove " + slow)
+	x.click("Remove it")
+	x.see("!document.querySelector(" + quoted("[data-image='"+slow+"']") + ")")
 }
 
 // dialogs looks at what opens over a screen, by the keyboard.
@@ -1029,6 +1083,64 @@ func (c *consoleScreens) dialogs(x *tab) {
 	x.shows("In your home session, this runs:")
 	c.look(x, "add")
 	x.click("Close")
+	x.click("Add from the registry")
+	x.fill("#registry-words", "time")
+	x.keys("\r")
+	x.shows("1 found")
+	c.look(x, "registry")
+	x.do(chromedp.Click(chromedp.CSS(".card.entry")))
+	x.shows("Where you are")
+	c.look(x, "registry-entry")
+	x.fill("#registry-value-0", "Asia/Tokyo")
+	x.click("Show the call")
+	x.shows("This is the call of")
+	c.look(x, "registry-call")
+	x.click("Close")
+	c.ofFiles(x)
+	c.ofProcesses(x)
+}
+
+// ofFiles looks at the dialogs of files, and at a folder without any.
+func (c *consoleScreens) ofFiles(x *tab) {
+	evaluate[bool](x, "location.hash = "+quoted("#/sessions/"+c.home+"/files")+", true")
+	x.click("New folder")
+	x.fill("#file-name", "note.txt")
+	x.expect("412")
+	x.click("Create")
+	x.shows("There is something at")
+	c.look(x, "new-folder")
+	x.click("Close")
+	x.click("Rename note.txt")
+	c.look(x, "rename")
+	x.click("Close")
+	x.click("Delete a")
+	x.shows("With everything in it.")
+	c.look(x, "delete")
+	x.click("Cancel")
+	x.click("broken.png")
+	x.shows("broken.png")
+	c.look(x, "broken")
+	x.click("Close")
+	x.click("a/")
+	x.click("b/")
+	x.shows("This folder is empty.")
+	c.look(x, "empty-folder")
+}
+
+// ofProcesses looks at the output of a process, and at the questions before a process and a session end.
+func (c *consoleScreens) ofProcesses(x *tab) {
+	evaluate[bool](x, "location.hash = "+quoted("#/sessions/"+c.home+"/running")+", true")
+	x.shows("sleep 3000")
+	x.see(`[...document.querySelectorAll("[aria-label^='Output of']")].find(b => b.ariaLabel.includes("sleep 3000"))?.click() === undefined`)
+	x.shows("Send")
+	c.look(x, "process")
+	x.click("Close")
+	x.click("End") // the session: it is the first button of that name
+	x.shows("Its processes, its variables and its files are removed.")
+	c.look(x, "end")
+	x.click("Cancel")
+	x.keys("gs")
+	x.shows("Add a server")
 }
 
 // serverDialogs looks at the form of a tool, at its result, at a log and at what has changed of a tool.
@@ -1041,6 +1153,13 @@ func (c *consoleScreens) serverDialogs(x *tab) {
 	x.click("Try change")
 	x.click("Call it")
 	x.see(`document.querySelector("[data-result]")`)
+	x.click("Close")
+	x.click("Use greet of odd")
+	x.fill("#prompt-0", "Ann")
+	c.look(x, "prompt")
+	x.click("Get it")
+	x.see(`document.querySelector("[data-result]")?.innerText.includes("Greet Ann.")`)
+	c.look(x, "prompt-result")
 	x.click("Close")
 	x.click("Review say")
 	x.see(`document.querySelector("[data-diff] .added")`)

@@ -9,7 +9,7 @@ import (
 
 // TestFaces: what faces for people do with a session, over HTTP and the live channel: files that nobody overwrites unseen,
 // folders that tell of their changes, processes whose output goes on where it was, ports and results. Nothing of it wakes
-// a session, but what changes something.
+// a session, but what changes something. Another user finds nothing at any route, tool or channel.
 func TestFaces(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -22,6 +22,7 @@ func TestFaces(t *testing.T) {
 	f.followsAProcess()
 	f.seesPorts()
 	f.seesResults()
+	f.isClosedToOthers()
 }
 
 type face struct {

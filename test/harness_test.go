@@ -258,7 +258,7 @@ func (s *server) launchUntil(path string) {
 			s.kill() // nobody else ends it
 			s.t.Fatalf("the server does not come up: %v\n%s", err, s.log)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 
@@ -325,7 +325,8 @@ func (s *server) end() {
 func (s *server) folders() []string {
 	onGVisor, _ := filepath.Glob(filepath.Join(s.State, "sandboxes", "*"))
 	onDocker, _ := filepath.Glob(filepath.Join(s.State, "docker", "sandboxes", "*"))
-	return append(onGVisor, onDocker...)
+	machines, _ := filepath.Glob(filepath.Join(s.State, "msb", "boxes", "*"))
+	return append(append(onGVisor, onDocker...), machines...)
 }
 
 // left lists what there is of the server's sandboxes on the machine.

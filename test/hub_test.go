@@ -84,10 +84,16 @@ func (c *client) toolNames() map[string]*mcp.Tool {
 
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(3 * time.Minute); !ok(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); ; {
+		began := time.Now()
+		if ok() {
+			return
+		}
 		if time.Now().After(end) {
 			t.Fatal("waited too long until ", what)
 		}
+		// What takes work to find out is asked for less often: others want the processor for what is waited for.
+		time.Sleep(min(max(50*time.Millisecond, 2*time.Since(began)), time.Second))
 	}
 }
 

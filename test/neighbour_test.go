@@ -35,7 +35,7 @@ func (s *server) neighbour(t *testing.T, token string) *neighbour {
 	n.work.Go(func() {
 		for ctx.Err() == nil && n.make(c, "execute_code", args{"code": "6*7", "session_id": id}, "42") &&
 			n.make(c, say, args{"text": "here"}, "odd: here") && n.ping(c) {
-			time.Sleep(2 * time.Millisecond)
+			time.Sleep(breath)
 		}
 	})
 	t.Cleanup(n.end)

@@ -677,20 +677,24 @@ func registries() []string {
 // settings, each in one call: the one test that needs them. Each is bounded.
 func TestPackages(t *testing.T) {
 	t.Parallel()
-	testPackages(t, start(t, registries()...))
+	const one = `mkdir -p /workspace/js && cd /workspace/js && npm install --no-audit --no-fund --loglevel=error semver && node -e 'console.log(require("semver").inc("1.2.3", "minor"))' | grep -qx 1.3.0 && echo '&lt;works'`
+	testPackages(t, start(t, registries()...), one)
 }
 
-// TestPackagesUnprivileged is the same with the server of a user who is not root.
+// TestPackagesUnprivileged is the same with the server of a user who is not root, and with many packages of npm. As root
+// TestThirdParty installs these.
 func TestPackagesUnprivileged(t *testing.T) {
 	t.Parallel()
-	testPackages(t, startUnprivileged(t, registries()...))
+	const many = `mkdir -p /workspace/js && cd /workspace/js && npm install --no-audit --no-fund --loglevel=error @modelcontextprotocol/server-everything && echo '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}' | timeout 60 node node_modules/@modelcontextprotocol/server-everything/dist/index.js stdio | grep -q serverInfo && echo '&lt;works'`
+	testPackages(t, startUnprivileged(t, registries()...), many)
 }
 
-func testPackages(t *testing.T, s *server) {
+// testPackages runs commands that install packages; npm is one of them.
+func testPackages(t *testing.T, s *server, npm string) {
 	c := s.connect(older, "", nil)
 	for name, command := range map[string]string{
 		"pip, with an extension in C": `pip install -q --target /workspace/py markupsafe && PYTHONPATH=/workspace/py python3 -c 'import markupsafe._speedups, markupsafe; print(markupsafe.escape("<works>"))'`,
-		"npm":                         `mkdir -p /workspace/js && cd /workspace/js && npm install --no-audit --no-fund --loglevel=error @modelcontextprotocol/server-everything && echo '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}' | timeout 60 node node_modules/@modelcontextprotocol/server-everything/dist/index.js stdio | grep -q serverInfo && echo '&lt;works'`,
+		"npm":                         npm,
 		"go":                          `mkdir -p /workspace/go && cd /workspace/go && go mod init example.test/m 2>/dev/null; printf 'package m\nimport _ "github.com/google/uuid"\n' > m.go && GOFLAGS=-mod=mod go mod download github.com/google/uuid@v1.6.0 && ls /root/go/pkg/mod/github.com/google && echo '&lt;works'`,
 	} {
 		t.Run(name, func(t *testing.T) {

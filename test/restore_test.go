@@ -53,7 +53,7 @@ func (s *server) sendBackup(token string, backup []byte) (status int, answer str
 	return status, answer
 }
 
-// goingOn is a client that calls without a pause.
+// goingOn is a client that calls again and again.
 type goingOn struct {
 	s             *server
 	token         string
@@ -62,7 +62,7 @@ type goingOn struct {
 	done          sync.WaitGroup
 }
 
-func (s *server) callWithoutPause(token string) *goingOn {
+func (s *server) keepCalling(token string) *goingOn {
 	g := &goingOn{s: s, token: token, stop: make(chan struct{})}
 	g.done.Go(g.run)
 	s.t.Cleanup(g.end)
@@ -95,6 +95,7 @@ func (g *goingOn) run() {
 			g.s.t.Errorf("a call during the restore: %d", resp.StatusCode)
 		}
 		resp.Body.Close()
+		time.Sleep(10 * time.Millisecond) // others want the processor, too
 	}
 }
 
@@ -138,7 +139,7 @@ func testRestoreWhileRunning(t *testing.T, setting string) {
 	if n := len(s.folders()); n != 2 {
 		t.Fatalf("%d sandboxes", n)
 	}
-	calls := s.callWithoutPause(ann)
+	calls := s.keepCalling(ann)
 	until(t, "a client calls", func() bool { return calls.good.Load() > 3 })
 	out, errs, code := s.cli("restore", file)
 	if code != 0 {

@@ -1,6 +1,7 @@
 // Sandlot-agent is the agent, the first process of every sandbox. With the argument connect it
 // carries the agent's connections over its standard input and output, with trial it checks the kernel of its sandbox,
-// with as it runs a program as another user, with gocache it is the build cache of Go.
+// with as it runs a program as another user, with gocache it is the build cache of Go, with init the first process of a
+// virtual machine.
 // By the name mcp it is the command of the tool tree (package mcpcommand).
 // See package guest.
 package main
@@ -12,6 +13,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/guest"
 	"sandlot/internal/guest/gocache"
+	"sandlot/internal/guest/machine"
 	"sandlot/internal/guest/mcpcommand"
 	"sandlot/internal/guest/trial"
 )
@@ -31,6 +33,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == wire.GoCacheCommand {
 		os.Exit(gocache.Run(os.Args[2:]))
+	}
+	if code, ok := machine.Run(os.Args[1:]); ok {
+		os.Exit(code)
 	}
 	os.Exit(guest.Main())
 }

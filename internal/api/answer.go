@@ -42,6 +42,9 @@ func (s *Server) respond(e endpoint) http.HandlerFunc {
 			w.WriteHeader(http.StatusNoContent)
 		case hub.Session, hub.MadeToken, hub.Backup:
 			writeJSON(w, http.StatusCreated, v)
+		case protocol.PullBegun:
+			w.Header().Set("Location", v.Progress)
+			writeJSON(w, http.StatusAccepted, v)
 		case protocol.TemplateRequested:
 			w.Header().Set("Location", v.Progress)
 			writeJSON(w, http.StatusAccepted, v)
@@ -118,6 +121,8 @@ var (
 	secretName   = parameter[hub.SecretName]("name")
 	tokenID      = parameter[hub.TokenID]("id")
 	templateName = parameter[hub.TemplateName]("name")
+	imageName    = parameter[hub.ImageName]("name")
+	pullID       = parameter[hub.PullID]("id")
 )
 
 func writeJSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }

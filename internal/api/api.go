@@ -5,6 +5,7 @@ package api
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sandlot/internal/api/forward"
 	"sandlot/internal/api/live"
 	"sandlot/internal/api/metric"
 	"sandlot/internal/api/page"
@@ -30,6 +32,8 @@ import (
 // Config has the collaborators and settings of a Server.
 type Config struct {
 	Authenticator *auth.Authenticator
+	// Forward sends requests to the server that acts for their principal; nil: this server acts for all.
+	Forward *forward.Forwarder
 	// TokenWatch ends the open requests of a token when the token ends.
 	TokenWatch *auth.TokenWatch
 	// Limits bounds the requests, streams and memory of each principal; nil: the default.
@@ -57,8 +61,10 @@ type Config struct {
 type Server struct {
 	Config
 	mux      *http.ServeMux
+	unlisted map[string]bool // see unlisted
 	previews *preview.Server
 	live     *live.Server
+	tunnels  *tunnels
 	document storedDocument
 	began    time.Time // when the server started
 	replies  *once.Replies[*storedAnswer]
@@ -81,11 +87,17 @@ func New(c Config) *Server {
 		began: time.Now(),
 		previews: preview.New(preview.Config{Hub: c.Hub, Limits: c.Limits, CheckHost: c.Origins.checkHost,
 			IsToken: c.Authenticator.IsToken, Log: c.Log}),
-		live: &live.Server{Hub: c.Hub, EventQuery: eventQuery, Log: c.Log}}
+		live:    &live.Server{Hub: c.Hub, EventQuery: eventQuery, Log: c.Log},
+		tunnels: newTunnels()}
 	s.mux.Handle("/", s.notFound("MCP is at /mcp, the API at /v1"))
 	s.mux.Handle("/v1/", s.identify(s.notFound("see docs/guide/api.md")))
 	s.mux.Handle("/mcp", s.mcp()) // the gateway names the operation of each MCP method
-	for _, route := range s.routes() {
+	routes := s.routes()
+	s.unlisted = unlisted(routes)
+	for pattern := range s.unlisted {
+		s.mux.Handle(pattern, s.identify(s.notFound("see docs/guide/api.md")))
+	}
+	for _, route := range routes {
 		if s.Logins == nil && ofConsole(route.pattern) {
 			continue
 		}
@@ -100,6 +112,24 @@ func New(c Config) *Server {
 		}
 	}
 	return s
+}
+
+// unlisted are methods that a path does not have, and that http.ServeMux would redirect to the paths below it, as those
+// have the method: DELETE /v1/images, beside GET /v1/images and DELETE /v1/images/{name...}.
+func unlisted(routes []route) map[string]bool {
+	has, found := map[string]bool{}, map[string]bool{}
+	for _, r := range routes {
+		method, path, _ := strings.Cut(r.pattern, " ")
+		has[r.pattern], has[path] = true, true
+		if strings.HasSuffix(path, "...}") {
+			found[method+" "+path[:strings.LastIndex(path, "/{")]] = true
+		}
+	}
+	maps.DeleteFunc(found, func(pattern string, _ bool) bool {
+		_, path, _ := strings.Cut(pattern, " ")
+		return has[pattern] || !has[path]
+	})
+	return found
 }
 
 // notFound serves requests for paths that do not exist.
@@ -121,7 +151,8 @@ func (s *Server) allowedMethods(r *http.Request) string {
 	var allowed []string
 	for method := range strings.SplitSeq(apiMethods, ", ") {
 		_, pattern := s.mux.Handler(&http.Request{Method: method, URL: r.URL, Host: r.Host})
-		if strings.Contains(pattern, " ") { // not one of those for all methods, where this handler is
+		isOne := strings.Contains(pattern, " ") // else it is for all methods, where this handler is
+		if isOne && !s.unlisted[pattern] {
 			allowed = append(allowed, method)
 		}
 	}
@@ -175,15 +206,20 @@ func withOrigin(r *http.Request) *http.Request {
 // identify authenticates a request and passes it on to next, within the principal's limits.
 func (s *Server) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, onSocket := auth.FromContext(r.Context())
+		socketOwner, onSocket := auth.FromContext(r.Context())
+		p, sentOn := forward.Principal(r.Context())
 		var err error
-		if !onSocket {
+		switch {
+		case sentOn: // by the server that has authenticated it
+		case onSocket:
+			p, err = socketOwner.ActFor(r.Header.Values(auth.UserHeader))
+		default:
 			var release func()
 			r, p, release, err = s.authenticate(w, r)
 			defer release()
-		}
-		if err == nil {
-			p, err = p.ActFor(r.Header.Values(auth.UserHeader))
+			if err == nil {
+				p, err = p.ActFor(r.Header.Values(auth.UserHeader))
+			}
 		}
 		if err != nil {
 			if fault.Is(err, fault.Unauthorized) {
@@ -192,11 +228,12 @@ func (s *Server) identify(next http.Handler) http.Handler {
 			s.problem(w, r, err)
 			return
 		}
+		at := s.atOwner(next, p, sentOn)
 		if onSocket {
-			next.ServeHTTP(w, r)
+			at.ServeHTTP(w, r)
 			return
 		}
-		s.withinLimits(next, w, r, p)
+		s.withinLimits(at, w, r, p)
 	})
 }
 

@@ -22,6 +22,7 @@ var pathParameters = map[string]openapi.Parameter{
 	"connections/id": {Description: "The connection's id or name.", Schema: openapi.Text("")},
 	"start/id":       {Description: "The id of the log-in, which is in its link.", Schema: openapi.Text("")},
 	"console/path":   {Description: "The name of a file; empty: the page.", Schema: openapi.Text("")},
+	"oidc/provider":  {Description: "The provider's id.", Schema: openapi.Text("")},
 	"servers/name": {Description: "The entry's name, with its slash, such as `io.github.someone/weather`.",
 		Schema: openapi.Text("")},
 	"files/path": {Description: "An absolute path in the sandbox without its first slash, with slashes in it.",
@@ -38,7 +39,10 @@ var pathParameters = map[string]openapi.Parameter{
 	"tokens/id":          {Description: "The token's id, as in the list.", Schema: openapi.Text("")},
 	"snapshots/name":     {Description: "The snapshot's name.", Schema: openapi.Text("^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")},
 	"templates/name":     {Description: "The template's name.", Schema: openapi.Text("")},
-	"install/client":     {Description: "The MCP client's name, as in the list.", Schema: openapi.Text("")},
+	"images/name": {Description: "The image's name, with its slashes and its tag, or its digest.",
+		Schema: openapi.Text("")},
+	"pulls/id":       {Description: "The pull's id, as in the list of images.", Schema: openapi.Text("")},
+	"install/client": {Description: "The MCP client's name, as in the list.", Schema: openapi.Text("")},
 }
 
 // Lists of statuses of errors.
@@ -96,7 +100,8 @@ var (
 	restoreExample = hub.Restore{ID: "k3v7qx2m", State: hub.RestorePending,
 		Time:   time.Date(2026, 11, 24, 9, 30, 0, 0, time.UTC),
 		Before: "/var/lib/sandlot/backups/before-restore-20261124T093000Z-k3v7qx2m.db"}
-	exampleSecret = map[string]any{"name": "SEARCH_KEY", "created": "2026-11-21T20:19:43.778Z",
+	exampleProvider = protocol.ConsoleProvider{ID: "login.example.com-mfrggzdfmztwq2lk", Issuer: "https://login.example.com"}
+	exampleSecret   = map[string]any{"name": "SEARCH_KEY", "created": "2026-11-21T20:19:43.778Z",
 		"changed": "2026-11-21T20:19:51.552Z", "readable": true, "used_by": []string{"search"}}
 )
 
@@ -315,16 +320,39 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 		"GET /console/{path...}": {Summary: "The web console", Errors: missing,
 			Text:    "For browsers. The page is at `/console/`; the setting `console.enabled` turns it off.",
 			Answers: map[int]openapi.Answer{http.StatusOK: notJSON("The page, or a file that it loads.", openapi.HTML)}},
+		"GET /console/providers": {Summary: "List the OIDC providers at which a browser can log in",
+			ID: "console.read.providers",
+			Answers: answers[protocol.ConsoleProviders]("The providers.", protocol.ConsoleProviders{
+				Providers: []protocol.ConsoleProvider{exampleProvider}})},
+		"POST /console/begin": {Summary: "Begin a browser's log-in at an OIDC provider",
+			Text: "For the console's page, with the header `Sandlot-Console: 1`. The answer sets a cookie, which counts for ten " +
+				"minutes, and has the address at the provider. The provider sends the browser back to " +
+				"`/console/oidc/{provider}`.",
+			Errors: []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
+				http.StatusServiceUnavailable},
+			Request: jsonBody[protocol.ConsoleAttempt](protocol.ConsoleAttempt{Provider: exampleProvider.ID}, "provider"),
+			Answers: answers[protocol.ConsoleBegun]("Where it goes on.", protocol.ConsoleBegun{
+				URL: "https://login.example.com/authorize?response_type=code&client_id=sandlot", Key: "m3x7c2q5v4k6t2n5b7d3h4r6ya"})},
+		"GET /console/oidc/{provider}": {Summary: "The address to which an OIDC provider sends a browser back",
+			ID:   "console.read.callback",
+			Text: "It leads to the console's page, which makes the log-in of the response.",
+			Parameters: []openapi.Parameter{openapi.Query("state", "Identifies the log-in.", openapi.Text("")),
+				openapi.Query("code", "The provider's code.", openapi.Text("")),
+				openapi.Query("iss", "The issuer.", openapi.Text("")),
+				openapi.Query("error", "Why there is no code.", openapi.Text(""))},
+			Answers: map[int]openapi.Answer{http.StatusFound: {Text: "To the console, with the response in the fragment.",
+				Headers: []string{"Location"}}}},
 		"POST /console/login": {Summary: "Log a browser in at the web console",
 			Text: "For the console's page, with the header `Sandlot-Console: 1`. The body has the code of a link, which " +
-				"counts once, or a token. The answer sets a cookie, which counts for requests of that page alone: with the " +
+				"counts once, a token, or the response of an OIDC provider. The answer sets a cookie, which counts for requests of that page alone: with the " +
 				"answer's key as the value of that header or, of a WebSocket, with the subprotocols `sandlot.live` and " +
 				"`sandlot.key.KEY`. Log-ins whose cookies the request has end.",
 			Errors:  []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests},
 			Request: jsonBody[protocol.ConsoleLogin](protocol.ConsoleLogin{Code: "xkbd2wq7q3r5ydn4tq2v6hlgze"}),
 			Answers: answers[protocol.ConsoleKey]("The key of the log-in.", protocol.ConsoleKey{
 				Key: "m3x7c2q5v4k6t2n5b7d3h4r6ya"})},
-		"POST /console/logout": {Summary: "End the log-in of the browser that asks", Errors: badRequest, Answers: noContent},
+		"POST /console/logout": {Summary: "End the log-in of the browser that asks", Errors: badRequest,
+			Answers: answers[protocol.ConsoleEnded]("It has ended.", protocol.ConsoleEnded{})},
 		"POST /v1/console/codes": {Summary: "Make a link with which a browser logs in at the web console",
 			Text: "As who asks. It counts once, and for a minute.",
 			Answers: answers[protocol.ConsoleLink]("The link.", protocol.ConsoleLink{
@@ -399,6 +427,30 @@ var descriptions = sync.OnceValue(func() map[string]openapi.Description {
 		"POST /v1/templates/{name}/build": {Summary: "Build a template; needs the role `operator`", Errors: badOrGone,
 			Answers: map[int]openapi.Answer{http.StatusAccepted: openapi.Answers[protocol.TemplateRequested](
 				"It is going to be built; the list shows how far it is.", nil)}},
+		"GET /v1/images": {Summary: "List the images of the server's store; needs the role `operator`",
+			Text: "And the pulls that run, with their progress, and the last ones that have ended. The channel `images` of " +
+				"`GET /v1/live` tells what changes. Images of a Docker daemon are not in it.",
+			Answers: answers[hub.ImageList]("The images and the pulls.", nil)},
+		"POST /v1/images": {Summary: "Get an image from its registry; needs the role `operator`",
+			Text: "With the server's credentials for that registry. Two at once; one of an image that is being pulled already " +
+				"is that pull.",
+			Errors:  []int{http.StatusBadRequest, http.StatusNotFound, http.StatusTooManyRequests},
+			Request: jsonBody[hub.ImageRequest](hub.ImageRequest{Image: "python:3.12-slim"}, "image"),
+			Answers: map[int]openapi.Answer{http.StatusAccepted: openapi.Answers[protocol.PullBegun](
+				"It is being pulled; the list shows how far that is.", nil)}},
+		"DELETE /v1/images/{name...}": {Summary: "Remove an image that no template uses; needs the role `operator`",
+			Text:   "By its digest, all its names. Layers that other images have stay.",
+			Errors: badOrGone, Answers: answers[hub.ImageRemoved]("It is removed.", nil)},
+		"DELETE /v1/pulls/{id}": {Summary: "End a pull; needs the role `operator`", ID: "image.pull.end",
+			Text:   "What has come is kept for the next one.",
+			Errors: missing, Answers: noContent},
+		"GET /v1/doctor": {Summary: "What the last checks of the server's machine have found; needs the role `operator`",
+			Text: "Also of checks that run at the moment.", Errors: missing,
+			Answers: answers[hub.DoctorReport]("The report.", nil)},
+		"POST /v1/doctor": {Summary: "Check the server's machine; needs the role `operator`",
+			Text: "As `sandlot doctor` does, with the settings of the server's file and start: a sandbox boots beside those " +
+				"that run. It takes seconds, and three minutes at most. Who asks meanwhile gets the same report.", Errors: missing,
+			Answers: answers[hub.DoctorReport]("The report.", nil)},
 		"GET /v1/database": {Summary: "Which backup was restored last; needs the role `operator`",
 			Answers: answers[hub.Database]("The last restore.", nil)},
 		"GET /v1/backups": {Summary: "List the backups in the state folder; needs the role `operator`",

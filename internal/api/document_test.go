@@ -191,3 +191,26 @@ func TestWrongRequests(t *testing.T) {
 		}
 	}
 }
+
+// What encodes itself is described as what it becomes.
+func TestEncodedTypes(t *testing.T) {
+	if roles := openapi.Of[auth.Token]().Schema.Properties["roles"]; roles == nil || roles.Type != "array" {
+		t.Errorf("the roles of a token are %+v", roles)
+	}
+}
+
+// What is said to be allowed at a path is what the document has there, and anything else gets 405.
+func TestAllowedMethods(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
+	token := e.token("ann")
+	for path, want := range map[string]string{"/v1/images": "GET, HEAD, POST", "/v1/images/python:3": "DELETE",
+		"/v1/images/a/b:3": "DELETE", "/v1/sessions/home/files/a/b": "GET, HEAD, PUT, DELETE"} {
+		a := do(e.Handler(), "OPTIONS", path, "", "Authorization", token)
+		if got := a.Header.Get("Allow"); a.StatusCode != http.StatusMethodNotAllowed || got != want {
+			t.Errorf("%s: %d %q, want %q", path, a.StatusCode, got, want)
+		}
+	}
+	if a := do(e.Handler(), "DELETE", "/v1/images", "", "Authorization", token); a.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("DELETE of all images: %d %s", a.StatusCode, a.body)
+	}
+}

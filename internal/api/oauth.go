@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"sandlot/internal/api/forward"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 	"sandlot/internal/policy"
@@ -108,6 +109,9 @@ func (s *Server) baseURL(r *http.Request) (string, bool) {
 // requestURL returns the scheme and the host to which a request was sent, by what a trusted proxy says. It returns false
 // when the request does not show them.
 func requestURL(r *http.Request) (string, bool) {
+	if address, sentOn := forward.Address(r.Context()); sentOn {
+		return address, address != ""
+	}
 	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && at.Network() == "unix" {
 		return "", false
 	}

@@ -13,6 +13,7 @@ import (
 
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
+	"sandlot/internal/console"
 	"sandlot/internal/fault"
 )
 
@@ -105,7 +106,7 @@ func isLoopback(hostport string) bool {
 	if err != nil { // without a port
 		host = hostport
 	}
-	return auth.Loopback(host) || strings.EqualFold(host, consoleHost)
+	return auth.Loopback(host) || strings.EqualFold(host, console.LocalHost)
 }
 
 // allowed reports whether a page of that origin may send the request. The origin "null"

@@ -26,6 +26,12 @@ func TestRoles(t *testing.T) {
 		{"GET", "/v1/usage/all", "", auth.Operator, 200},
 		{"GET", "/v1/backups", "", auth.Operator, 200},
 		{"POST", "/v1/backups", "", auth.Operator, 201},
+		{"GET", "/v1/images", "", auth.Operator, 404}, // the server has none
+		{"POST", "/v1/images", `{"image":"python:3"}`, auth.Operator, 404},
+		{"DELETE", "/v1/images/python:3", "", auth.Operator, 404},
+		{"DELETE", "/v1/pulls/x", "", auth.Operator, 404},
+		{"GET", "/v1/doctor", "", auth.Operator, 404},
+		{"POST", "/v1/doctor", "", auth.Operator, 404},
 	}
 	try := func(who string, h http.Handler, roles auth.Roles, header ...string) {
 		t.Helper()

@@ -10,6 +10,7 @@ import (
 
 	"sandlot/internal/api/conn"
 	"sandlot/internal/auth"
+	"sandlot/internal/console"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/once"
@@ -35,7 +36,7 @@ func (s *Server) acquire(ctx context.Context, k limit.Kind) (release func(), err
 // withinLimits serves a request within the limits of its principal. The request ends with its
 // token, and when no byte of its body or response moves for conn.Stall.
 func (s *Server) withinLimits(next http.Handler, w http.ResponseWriter, r *http.Request, p auth.Principal) {
-	ctx, release := s.TokenWatch.TokenContext(context.WithValue(auth.NewContext(r.Context(), p), limitKey{}, p.ID), p)
+	ctx, release := s.untilTokenEnds(context.WithValue(auth.NewContext(r.Context(), p), limitKey{}, p.ID), p)
 	defer release()
 	defer context.AfterFunc(ctx, func() { endWithToken(ctx, w) })()
 	done, err := s.acquire(ctx, limit.Requests)
@@ -59,6 +60,15 @@ func (s *Server) withinLimits(next http.Handler, w http.ResponseWriter, r *http.
 	defer held.Release()
 	r = r.WithContext(context.WithValue(ctx, heldKey{}, held))
 	next.ServeHTTP(w, r)
+}
+
+// untilTokenEnds returns a context that ends with the token of a principal. A log-in at a provider ends by itself, whose end
+// moves while the provider vouches for it.
+func (s *Server) untilTokenEnds(ctx context.Context, p auth.Principal) (context.Context, func()) {
+	if x, ok := ctx.Value(loginKey{}).(*console.Login); ok && x.Watched() {
+		return ctx, func() {}
+	}
+	return s.TokenWatch.TokenContext(ctx, p)
 }
 
 // reservedFor returns the reservation of memory for a response; nil: it counts against no limit.

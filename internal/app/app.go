@@ -17,6 +17,7 @@ import (
 
 	"sandlot/internal/api"
 	"sandlot/internal/api/conn"
+	"sandlot/internal/api/forward"
 	"sandlot/internal/api/metric"
 	"sandlot/internal/app/registries"
 	"sandlot/internal/auth"
@@ -28,6 +29,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
+	"sandlot/internal/inventory"
 	"sandlot/internal/policy"
 	"sandlot/internal/pool"
 	"sandlot/internal/port"
@@ -53,6 +55,7 @@ type App struct {
 	*effective
 	*restarts
 	*prewarming
+	replicas *replicas // nil: the server is the only one of its database
 	records
 	templating
 	sandboxes
@@ -88,12 +91,13 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (*App, error) 
 
 // A maker makes the parts of a server. Each of its methods returns what it has made of what it is given.
 type maker struct {
-	c       *config.Config
-	parsed  parsed
-	log     *slog.Logger
-	now     *effective
-	hub     *hub.Hub // closed, until what it gives access to is there
-	closing *closers
+	c        *config.Config
+	parsed   parsed
+	log      *slog.Logger
+	now      *effective
+	hub      *hub.Hub  // closed, until what it gives access to is there
+	replicas *replicas // nil: the server is the only one of its database
+	closing  *closers
 }
 
 // open creates a server in a state folder that the caller has locked.
@@ -111,6 +115,10 @@ func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err 
 	}()
 	a := &App{Config: c, log: log, effective: now, restarts: &restarts{c: c, log: log}, hub: m.hub,
 		certificate: CertificateSource(c, log), closing: m.closing}
+	if m.replicas, err = m.openReplicas(ctx); err != nil {
+		return nil, err
+	}
+	a.replicas = m.replicas
 	if a.records, err = m.openRecords(ctx); err != nil {
 		return nil, err
 	}
@@ -151,6 +159,7 @@ func open(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err 
 		a.pool.Refresh()
 		a.tools.Refresh()
 		a.gateway.SyncOwn()
+		a.pulls.Changed()
 	})
 	return a, nil
 }
@@ -165,6 +174,8 @@ type sandboxes struct {
 	snapshots *snapshot.Snapshots
 	builder   *template.Builder
 	ports     *port.Ports
+	images    *inventory.Inventory
+	pulls     *inventory.Pulls
 }
 
 // openSandboxes creates the pool and the sessions, and recovers the sessions of the previous server.
@@ -195,9 +206,10 @@ func (m maker) openSandboxes(ctx context.Context, r records, t templating, runti
 		return s, err
 	}
 	m.now.apply(&activeSettings{c, m.parsed.policies}, s.sessions, t.registries)
+	s.images, s.pulls = m.openInventory()
 	s.builder = template.NewBuilder(template.Config{Set: t.templates, Pool: s.pool, Flavor: defaultFlavor, Log: m.log,
-		Imager: imagerOf(s.pool, openImages(c.Server.StateDir, m.log)),
-		Dir:    filepath.Join(c.Server.StateDir, "templates"), Prepare: t.registries.Prepare,
+		Imager: imagerOf(s.pool, s.images.Store),
+		Dir:    RecordsFolder(c.Server.StateDir), Prepare: t.registries.Prepare,
 		Outlet: func(name, box string) *egress.Outlet {
 			return s.egress.Outlet(egress.Owner{Principal: "template " + name, Sandbox: box},
 				s.sessions.TemplatePolicy(name), egress.NewMeter(egress.Traffic{}, nil))
@@ -224,10 +236,14 @@ func (m maker) openSessions(s *sandboxes, r records, t templating) {
 		Hibernation: hibernation(c.Hibernate), AgentTimeout: 10 * time.Second}
 	s.snapshots = snapshot.New(snapshot.Config{Store: r.store, Log: m.log, DiskBytes: rules.Hibernation.DiskBytes,
 		Permits: m.hub})
+	var keeper session.Keeper = s.snapshots
+	if m.replicas != nil {
+		keeper = keptOfAll{s.snapshots, r.store}
+	}
 	s.sessions = session.New(session.Config{Pool: s.pool, Store: r.store, HistoryStore: r.store, Log: m.log,
 		Egress: s.egress,
 		Bound:  boundSettings{s.bound, t.registries.Certificates()}, Sealer: s.vault, Quotas: m.now.quotas,
-		Events: r.events, Rules: rules, Permits: m.hub, Keeper: s.snapshots})
+		Events: r.events, Rules: rules, Permits: m.hub, Keeper: keeper})
 	s.snapshots.Sessions = s.sessions
 }
 
@@ -315,6 +331,9 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 		return nil, err
 	}
 	m.closing.add(func() error { questions.Close(); return nil })
+	if m.replicas != nil {
+		m.replicas.parts.Store(&parts{a.sessions, a.snapshots, questions})
+	}
 	terminals := tty.New(tty.Config{Programs: tty.Of(a.sessions), Events: a.events, Log: a.log})
 	m.closing.add(func() error { terminals.Close(); return nil })
 	if err := m.sendTelemetry(a.telemetry, metrics); err != nil {
@@ -322,7 +341,7 @@ func (m maker) openHub(ctx context.Context, a *App) (*metric.Metrics, error) {
 	}
 	m.hub.Open(hub.Config{Sources: []tool.Source{a.tools, a.finder, a.servers}, Sessions: a.sessions,
 		Ports: a.ports, Servers: a.servers, Registries: a.serverRegistries, Vault: a.vault, SecretsChanged: a.bound.Changed,
-		Templates: a.templates,
+		Templates: a.templates, Images: a.images, Pulls: a.pulls,
 		Terminals: terminals, Network: a.networkState, Events: a.events, Recorder: a.recorder, Restorer: a.restarts,
 		Backups: &backups{c: m.c}, Quotas: a.quotas,
 		Rules: &a.rules, Questions: questions, Tokens: a.store, Log: a.log,
@@ -350,8 +369,16 @@ func (m maker) openAPI(ac access, g *gateway.Gateway, runtimes runtimeList, metr
 	var logins *console.Logins
 	if c.Console {
 		logins = console.NewLogins(ac.authenticator, c.PortsDomain)
+		m.closing.add(logins.Close)
+		if len(ac.verifier.Providers()) > 0 {
+			logins.UseProviders(ac.verifier, m.log)
+		}
 	}
-	return api.New(api.Config{Authenticator: ac.authenticator, Logins: logins, TokenWatch: ac.watch, Limits: ac.limits,
+	var sendOn *forward.Forwarder
+	if m.replicas != nil {
+		sendOn = m.replicas.forward
+	}
+	return api.New(api.Config{Forward: sendOn, Authenticator: ac.authenticator, Logins: logins, TokenWatch: ac.watch, Limits: ac.limits,
 		Gateway: g, Hub: m.hub, Metrics: metrics, CheckRuntime: runtimes.check, Version: Version,
 		PublicURL: c.PublicURL, Log: m.log, Resource: resource(m.c), Proxies: c.TrustedProxies,
 		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Host), CORS: c.CORS,
@@ -390,6 +417,9 @@ func (a *App) startTasks(background context.Context, tasks *sync.WaitGroup) {
 	if a.verifier != nil {
 		tasks.Go(func() { a.verifier.Run(background) })
 	}
+	if a.api.Logins != nil {
+		tasks.Go(func() { a.api.Logins.Run(background) })
+	}
 	tasks.Go(func() { boundMemory(background) })
 	tasks.Go(func() { a.gateway.Run(background) })
 	tasks.Go(func() { a.servers.Run(background) })
@@ -420,12 +450,18 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	networkServer.RegisterOnShutdown(a.ports.Drain)
 	networkServer.RegisterOnShutdown(a.events.Close)
 	networkServer.RegisterOnShutdown(a.gateway.EndStreams)
-	failed := make(chan error, len(networkListeners)+1)
+	failed := make(chan error, len(networkListeners)+2)
 	var serving sync.WaitGroup
 	for _, l := range networkListeners {
 		serving.Go(func() { failed <- networkServer.Serve(a.certificate.Listener(conns.Listener(l))) })
 	}
 	serving.Go(func() { failed <- ownerServer.Serve(ownerListener) })
+	all := []*http.Server{networkServer, ownerServer}
+	if a.replicas != nil {
+		others := a.replicas.server(a.api.ReplicaHandler(), a.log)
+		serving.Go(func() { failed <- others.ServeTLS(a.replicas.listener, "", "") })
+		all = append(all, others)
+	}
 
 	var err error
 	select {
@@ -436,14 +472,14 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 		a.log.Info("restarting; running calls may end", "within", grace)
 		a.restarting, a.sockets = true, keepSockets(networkListeners)
 	case err = <-failed:
-	case err = <-a.store.Lost():
+	case err = <-a.lost():
 		a.log.Error("stopping", "error", err)
 	}
 	a.cancelPrewarm()
 	drainCtx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	var closing sync.WaitGroup
-	for _, s := range []*http.Server{networkServer, ownerServer} {
+	for _, s := range all {
 		closing.Go(func() {
 			if s.Shutdown(drainCtx) != nil {
 				s.Close()
@@ -452,6 +488,7 @@ func (a *App) Run(ctx context.Context, networkListeners []net.Listener, ownerLis
 	}
 	closing.Wait()
 	serving.Wait()
+	a.api.EndTunnels(drainCtx)
 	stop()
 	tasks.Wait()
 	a.removeVolumes()

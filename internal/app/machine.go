@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/proc"
 	"sandlot/internal/runtime/docker"
+	"sandlot/internal/runtime/microsandbox"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/store"
 )
@@ -154,6 +155,7 @@ func InspectStateFolder(ctx context.Context, c *config.Config, log *slog.Logger,
 	}
 	if c != nil {
 		f.addContainers(ctx, daemon(c, dir, log), sessions)
+		f.addMachines(ctx, machines(c, dir, log), sessions)
 	}
 	f.addLost(lostSandboxes(ctx, c, log)[dir])
 	return f, nil
@@ -180,6 +182,19 @@ func (f *StateFolder) addContainers(ctx context.Context, d docker.Config, sessio
 		s := sessions[p.ID]
 		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, Session: s[0], Owner: s[1], Template: p.Template,
 			Runtime: "docker", PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes, HasServer: f.Server != nil})
+	}
+}
+
+// addMachines adds the sandboxes that are machines of microsandbox.
+func (f *StateFolder) addMachines(ctx context.Context, m microsandbox.Config, sessions map[string][2]string) {
+	all, err := microsandbox.Inspect(ctx, m)
+	if err != nil {
+		m.Log.ErrorContext(ctx, "msb does not say which sandboxes of a state folder run", "folder", f.Path, "error", err)
+	}
+	for _, p := range all {
+		s := sessions[p.ID]
+		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, Session: s[0], Owner: s[1], Template: p.Template,
+			Runtime: microsandbox.Name, Since: p.Since, MemoryBytes: p.MemoryBytes, HasServer: f.Server != nil})
 	}
 }
 

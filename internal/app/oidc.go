@@ -1,9 +1,12 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 
@@ -13,6 +16,8 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
+	"sandlot/internal/secret"
+	"sandlot/internal/vault"
 )
 
 // issuers returns the OIDC issuers of the settings.
@@ -34,10 +39,44 @@ func issuers(c *config.Config) ([]oidc.Issuer, error) {
 		if len(o.Algorithms) == 0 {
 			return nil, invalid("algorithms: must name at least one of %s", strings.Join(oidc.Algorithms, ", "))
 		}
+		if o.ClientID != "" && c.Server.PublicURL == "" && !auth.Loopback(c.Server.Host) {
+			return nil, invalid("client_id: set public_url, below which the issuer sends browsers back")
+		}
+		client := oidc.Client{ID: o.ClientID, Scopes: o.ClientScopes}
+		if o.ClientSecretFile != "" {
+			var err error
+			if client.Secret, err = clientSecret(o.ClientSecretFile); err != nil {
+				return nil, invalid("client_secret_file: %v", err)
+			}
+		}
 		all = append(all, oidc.Issuer{URL: o.Issuer, Audiences: o.Audience, Algorithms: o.Algorithms,
-			NameClaim: o.UsernameClaim, Required: o.RequiredClaims})
+			NameClaim: o.UsernameClaim, Required: o.RequiredClaims, Client: client})
 	}
 	return all, nil
+}
+
+// maxClientSecret bounds the file of a client's secret, in bytes.
+const maxClientSecret = 4 << 10
+
+// clientSecret reads a client's secret, which nobody but the file's owner may be able to read.
+func clientSecret(path string) (secret.Value, error) {
+	if err := vault.CheckPrivate(path); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxClientSecret+1))
+	if err != nil {
+		return "", err
+	}
+	text = bytes.TrimSpace(text)
+	if len(text) == 0 || len(text) > maxClientSecret {
+		return "", fmt.Errorf("%s must have the secret, of 1 to %d bytes", path, maxClientSecret)
+	}
+	return secret.Value(text), nil
 }
 
 // Verifier returns the verifier of the settings' OIDC issuers; nil: there are none.

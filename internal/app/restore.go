@@ -46,6 +46,10 @@ type restarts struct {
 
 // Restore implements hub.Restorer: it prepares a restore, and restarts the server within its process.
 func (r *restarts) Restore(ctx context.Context, content io.Reader, size int64) (hub.Restore, error) {
+	if r.c.Server.ReplicaAddress != "" {
+		return hub.Restore{}, fault.New(fault.Configuration, "a backup replaces what all servers of the database have: "+
+			"it cannot be restored while servers share it")
+	}
 	if r.restart == nil {
 		return hub.Restore{}, fault.New(fault.Configuration, "this server runs within another command, such as "+
 			"sandlot stdio, and cannot restart: end it, and run sandlot restore while no server runs, or sandlot "+

@@ -14,6 +14,8 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/secret"
+	"sandlot/internal/session"
+	"sandlot/internal/snapshot"
 	"sandlot/internal/store"
 )
 
@@ -76,5 +78,38 @@ func TestRestoreRefusesWhatDoesNotStart(t *testing.T) {
 	if _, err := restoresOf(c, log).Prepare(t.Context(), bytes.NewReader(empty[:100]), int64(len(empty))); err == nil ||
 		!strings.Contains(err.Error(), "did not come whole") {
 		t.Errorf("a broken transfer: %v", err)
+	}
+}
+
+// One of several servers does not start with a restore that is pending, which it would confirm without having done it.
+func TestRestoreIsNotShared(t *testing.T) {
+	c := config.Default()
+	c.Server.StateDir = t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	file := backupWith(t, func(context.Context, *store.DB) error { return nil })
+	if _, err := restoresOf(c, log).Prepare(t.Context(), bytes.NewReader(file), int64(len(file))); err != nil {
+		t.Fatal(err)
+	}
+	m := maker{c: c, log: log, closing: &closers{}, replicas: &replicas{}}
+	if _, err := m.openStore(t.Context()); err == nil || !strings.Contains(err.Error(), "a restore is pending") {
+		t.Error(err)
+	}
+}
+
+// What belongs to snapshots of principals for whom a server does not act stays, too.
+func TestKeptOfAll(t *testing.T) {
+	db, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.PutSnapshot(t.Context(), snapshot.Record{ID: "1", Owner: "user:ann", Created: time.Now(),
+		Content: session.Content{Image: "i", Workspace: "w"}}); err != nil {
+		t.Fatal(err)
+	}
+	k := keptOfAll{snapshot.New(snapshot.Config{Store: db}), db} // which have read none
+	workspaces, images, err := k.Kept(t.Context())
+	if err != nil || len(workspaces) != 1 || workspaces[0] != "w" || len(images) != 1 || images[0] != "i" {
+		t.Errorf("%q %q %v", workspaces, images, err)
 	}
 }

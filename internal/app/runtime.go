@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/runtime/docker"
+	"sandlot/internal/runtime/microsandbox"
 	"sandlot/internal/sandbox"
 )
 
@@ -36,6 +37,23 @@ var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, e
 		}
 		return rt, nil
 	},
+	microsandbox.Name: func(c *config.Config, log *slog.Logger) (sandbox.Runtime, error) {
+		settings := machines(c, c.Server.StateDir, log)
+		var err error
+		if settings.Agent, settings.AgentBeside, err = findAgent(c.Runtime.AgentPath); err != nil {
+			return nil, err
+		}
+		rt, err := microsandbox.New(settings)
+		if err != nil {
+			return nil, fault.Wrap(fault.Configuration, err, "%v%s", err, c.RuntimeHint())
+		}
+		return rt, nil
+	},
+}
+
+// machines returns the settings of the runtime microsandbox, without the path of the agent.
+func machines(c *config.Config, stateDir string, log *slog.Logger) microsandbox.Config {
+	return microsandbox.Config{Program: c.Microsandbox.Program, StateDir: stateDir, Log: log}
 }
 
 // A Candidate says which runtime is to be tried in place of the settings', and how.
@@ -46,27 +64,53 @@ type Candidate struct {
 	Runtime  string // docker.runtime
 }
 
-// Try returns an error if the runtime makes no sandboxes here, and what it would not guarantee. It makes nothing.
-func (r Candidate) Try(ctx context.Context, c *config.Config, log *slog.Logger) (warning string, err error) {
+// open creates the runtime in a state folder.
+func (r Candidate) open(c *config.Config, stateDir string, log *slog.Logger) (sandbox.Runtime, error) {
 	settings := *c
-	settings.Docker.Runtime = r.Runtime
+	settings.Docker.Runtime, settings.Server.StateDir = r.Runtime, stateDir
 	if r.Host != "" {
 		settings.Docker.Host, settings.Docker.Context = r.Host, ""
 	}
-	var rt sandbox.Runtime
 	if r.Rootless {
-		rt, err = newGVisor(&settings, log, true)
-	} else {
-		rt, err = runtimes[r.Name](&settings, log)
+		return newGVisor(&settings, log, true)
 	}
+	return runtimes[r.Name](&settings, log)
+}
+
+// Try returns an error if the runtime makes no sandboxes here, and what it would not guarantee. It leaves nothing.
+func (r Candidate) Try(ctx context.Context, c *config.Config, log *slog.Logger) (warning string, err error) {
+	dir, remove := c.Server.StateDir, func() error { return nil }
+	if r.Name == microsandbox.Name { // whose check boots a machine
+		if dir, remove, err = temporaryState(); err != nil {
+			return "", err
+		}
+	}
+	rt, err := r.open(c, dir, log)
 	if err != nil {
-		return "", err
+		return "", errors.Join(err, remove())
 	}
+	defer func() { err = errors.Join(err, closeTrial(rt, remove)) }()
 	err = rt.Check(ctx)
 	if d := rt.Capabilities().Doctor; d != nil && err == nil {
 		warning = d.Warning()
 	}
-	return warning, errors.Join(err, rt.Close())
+	return warning, err
+}
+
+// closeTrial closes the runtime of a trial, and removes its state folder, unless something is left that is found by it.
+func closeTrial(rt sandbox.Runtime, remove func() error) error {
+	if err := rt.Close(); err != nil {
+		return err
+	}
+	return remove()
+}
+
+// temporaryState makes a state folder for a trial.
+func temporaryState() (dir string, remove func() error, err error) {
+	if dir, err = os.MkdirTemp("", "sandlot-trial-"); err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	return dir, func() error { return os.RemoveAll(dir) }, err
 }
 
 // daemon returns the settings of the runtime docker, without the path of the agent.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"sandlot/internal/checkup"
 	"sandlot/internal/config"
 )
 
@@ -31,6 +32,13 @@ func Serve(ctx context.Context, c *config.Config, log *slog.Logger, opened func(
 			return err
 		}
 	}
+}
+
+// OfferCheckups lets operators ask the server to check its machine. It is called before Run.
+func (a *App) OfferCheckups(examine func(ctx context.Context, report func(checkup.Check))) {
+	all := &checkup.Checkups{Examine: examine, Stops: a.hub.Stopping()}
+	a.closing.add(func() error { all.Close(); return nil })
+	a.hub.Doctor = all
 }
 
 // serveOnce runs one server. again: another one is to follow, on these sockets.

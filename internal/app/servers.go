@@ -120,10 +120,16 @@ func (s sandboxes) dialServer(ctx context.Context, p auth.Principal, operator bo
 
 // openRegistries returns the registries of third-party servers in the settings.
 func (m maker) openRegistries(s sandboxes) (*registry.Registries, error) {
-	if len(m.c.MCP.Registries) == 0 {
+	folder := filepath.Join(m.c.Server.StateDir, "registries")
+	var sources []registry.Source
+	for _, r := range m.c.MCP.Registries {
+		sources = append(sources, registry.Source(r))
+	}
+	registry.RemoveOthers(folder, sources, m.log)
+	if len(sources) == 0 {
 		return nil, nil
 	}
-	c := registry.Config{Folder: filepath.Join(m.c.Server.StateDir, "registries"), Age: m.c.MCP.RegistryAge, Version: Version,
+	c := registry.Config{Folder: folder, Sources: sources, Age: m.c.MCP.RegistryAge, Version: Version,
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return s.dialServer(ctx, auth.Principal{}, true, network, addr)
 		},
@@ -132,9 +138,6 @@ func (m maker) openRegistries(s sandboxes) (*registry.Registries, error) {
 			number, err := strconv.ParseUint(port, 10, 16)
 			return err == nil && operator.Excepts(host, uint16(number))
 		}, Log: m.log}
-	for _, r := range m.c.MCP.Registries {
-		c.Sources = append(c.Sources, registry.Source(r))
-	}
 	rs, err := registry.New(c)
 	if err == nil {
 		m.closing.add(func() error { rs.Close(); return nil })

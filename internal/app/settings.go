@@ -36,6 +36,9 @@ type parsed struct {
 }
 
 func parse(c *config.Config) (p parsed, err error) {
+	if err = checkReplicas(c); err != nil {
+		return p, err
+	}
 	if p.policies, err = policies(c); err != nil {
 		return p, err
 	}

@@ -39,7 +39,14 @@ func (m maker) openRecords(ctx context.Context) (r records, err error) {
 
 // openStore opens the database of the settings, and completes a restore that is pending.
 func (m maker) openStore(ctx context.Context) (*store.DB, error) {
-	db, err := store.OpenServer(ctx, m.c.Server.Database(), m.log)
+	if m.replicas != nil {
+		return m.openShared(ctx)
+	}
+	folder, err := readReplicaID(m.c.Server.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	db, err := store.OpenServerOf(ctx, m.c.Server.Database(), folder, m.log)
 	if err != nil {
 		if m.c.Server.Store != "" {
 			return nil, err // which names the database

@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
+	"sandlot/internal/inventory"
 	"sandlot/internal/oci"
 	"sandlot/internal/pkgregistry"
 	"sandlot/internal/platform"
@@ -41,6 +42,9 @@ func askHost(ctx context.Context, timeout time.Duration, runtimes []sandbox.Runt
 		return false, nil
 	}
 	keeper := runtimes[0].Capabilities().Storage
+	if runtimes[0].Capabilities().ImagesOnly {
+		return false, nil
+	}
 	if keeper == nil {
 		return true, nil
 	}
@@ -240,13 +244,34 @@ func Templates(c *config.Config, log *slog.Logger, hasHost bool, prepare func(*i
 	return all, nil
 }
 
-// openImages opens the image store of a state folder, and removes what pulls left that nobody has gone on with.
-func openImages(stateDir string, log *slog.Logger) *oci.Store {
-	store := oci.Open(filepath.Join(stateDir, "images"), log)
-	if err := store.Clean(); err != nil {
-		log.Warn("what interrupted pulls left could not be removed", "error", err)
+// ImagesFolder is the folder of the image store in a state folder, and RecordsFolder that of what is known of templates
+// that were built.
+func ImagesFolder(stateDir string) string  { return filepath.Join(stateDir, "images") }
+func RecordsFolder(stateDir string) string { return filepath.Join(stateDir, "templates") }
+
+// NamedImages returns the images that the templates of settings name, by the templates' names.
+func NamedImages(templates []config.Template) map[string]string {
+	named := map[string]string{}
+	for _, t := range templates {
+		if t.Image != "" {
+			named[t.Name] = t.Image
+		}
 	}
-	return store
+	return named
+}
+
+// openInventory opens the image store, and removes what pulls left that nobody has gone on with.
+func (m maker) openInventory() (*inventory.Inventory, *inventory.Pulls) {
+	dir := m.c.Server.StateDir
+	store := oci.Open(ImagesFolder(dir), m.log)
+	if err := store.Clean(); err != nil {
+		m.log.Warn("what interrupted pulls left could not be removed", "error", err)
+	}
+	pulls := inventory.NewPulls(store)
+	m.closing.add(func() error { pulls.Close(); return nil })
+	return &inventory.Inventory{Store: store, Since: time.Now(), Uses: func() inventory.Uses {
+		return inventory.Uses{Named: NamedImages(m.c.Templates), Built: template.AllUsed(RecordsFolder(dir))}
+	}}, pulls
 }
 
 // imagerOf returns a function that returns what makes the images of a runtime: the runtime itself, or the store of

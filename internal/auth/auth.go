@@ -290,11 +290,7 @@ func (d *Authenticator) authenticateJWT(ctx context.Context, token string) (Prin
 	if err != nil {
 		return Principal{}, err
 	}
-	p := oidcUser(oidcID(c.Issuer, c.Subject))
-	if c.Name != "" {
-		p.Name = displayName(c.Name)
-	}
-	hash := sha256.Sum256([]byte(token))
-	p.Token, p.Expires = "jwt_"+lowerBase32.EncodeToString(hash[:10]), c.Expires
+	p, hash := c.principal(), sha256.Sum256([]byte(token))
+	p.Token = "jwt_" + lowerBase32.EncodeToString(hash[:10])
 	return p, nil
 }

@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"strings"
+	"time"
 
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
@@ -23,6 +24,20 @@ func NewGrant(p Principal, header string, users []string) Grant {
 	if _, token, _ := strings.Cut(header, " "); p.Token != noTokenID && p.Expires.IsZero() {
 		g.hash = secret.Hash(token)
 	}
+	return g
+}
+
+// NewLoginGrant returns the grant of the log-in with an id at the issuer of claims: for the user whom the issuer's tokens
+// name as well, until the claims expire.
+func NewLoginGrant(c Claims, id string) Grant {
+	p := c.principal()
+	p.Token = "login_" + id
+	return Grant{principal: p}
+}
+
+// Until returns the same grant with another end. It must be one of NewLoginGrant.
+func (g Grant) Until(end time.Time) Grant {
+	g.principal.Expires = end
 	return g
 }
 

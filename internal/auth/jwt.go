@@ -57,12 +57,6 @@ var (
 // escaped; a long one is replaced by "~" and its hash. So two ids are equal only if issuer and subject are, and
 // none is the id of a token's user.
 func oidcID(issuer, subject string) string {
-	host := ""
-	if u, err := url.Parse(issuer); err == nil {
-		host = hostUnsafe.ReplaceAllString(strings.ToLower(u.Hostname()), "-")
-		host = host[:min(len(host), maxIssuerHost)]
-	}
-	hash := sha256.Sum256([]byte(issuer))
 	var escaped strings.Builder
 	for i := range len(subject) {
 		switch c := subject[i]; {
@@ -77,7 +71,28 @@ func oidcID(issuer, subject string) string {
 		whole := sha256.Sum256([]byte(subject))
 		text = "~" + lowerBase32.EncodeToString(whole[:])
 	}
-	return oidcPrefix + host + "-" + lowerBase32.EncodeToString(hash[:10]) + "/" + text
+	return oidcPrefix + IssuerID(issuer) + "/" + text
+}
+
+// IssuerID returns the name of an issuer within the ids of its users, HOST-HASH.
+func IssuerID(issuer string) string {
+	host := ""
+	if u, err := url.Parse(issuer); err == nil {
+		host = hostUnsafe.ReplaceAllString(strings.ToLower(u.Hostname()), "-")
+		host = host[:min(len(host), maxIssuerHost)]
+	}
+	hash := sha256.Sum256([]byte(issuer))
+	return host + "-" + lowerBase32.EncodeToString(hash[:10])
+}
+
+// principal returns the user whom claims are about.
+func (c Claims) principal() Principal {
+	p := oidcUser(oidcID(c.Issuer, c.Subject))
+	if c.Name != "" {
+		p.Name = displayName(c.Name)
+	}
+	p.Expires = c.Expires
+	return p
 }
 
 // displayName makes one line of text that an issuer wrote.

@@ -49,6 +49,15 @@ func (p Principal) OfService() bool {
 	return p.Service || isUser
 }
 
+// Payer returns the id of the principal whose limit counts what the server asks of others for p: all users of a service are
+// one, as a service may name any number of them.
+func (p Principal) Payer() string {
+	if service, ok := ServiceOf(p.ID); ok {
+		return service
+	}
+	return p.ID
+}
+
 // Require returns a fault if p does not have the role. The fault's text is "you may not" and what.
 func (p Principal) Require(r Role, what string) error {
 	if p.HasRole(r) {
@@ -155,6 +164,15 @@ const ownerSeparator = "/"
 func ServiceOf(id string) (service string, ok bool) {
 	service, _, ok = strings.Cut(id, ownerSeparator)
 	return service, ok && strings.HasPrefix(id, userPrefix)
+}
+
+// UnitOf returns the id of the unit to which the principal with that id belongs, for which one server acts: a service and
+// its users are one unit, as they share limits. Any other principal is a unit of its own.
+func UnitOf(id string) string {
+	if service, ok := ServiceOf(id); ok {
+		return service
+	}
+	return id
 }
 
 // serviceUser returns the user of a service, who is a person: the user has a home and no roles.

@@ -191,7 +191,10 @@ func textResult(fields any, text string) *tool.Result {
 // summary returns one line for the model: the session's id, and more.
 func summary(l *session.Lease, more ...string) string {
 	w := "session_id: " + l.ID()
-	if l.Created {
+	switch {
+	case l.Created && l.IsHome(): // calls without session_id go there
+		w += " (new: your home session)"
+	case l.Created:
 		w += " (a new session; pass it in the next call to go on here)"
 	}
 	if l.Snapshot != "" {

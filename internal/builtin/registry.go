@@ -46,7 +46,8 @@ func (t *Tools) searchServers(ctx context.Context, c tool.Call, in searchInput) 
 	if limit == 0 {
 		limit = 8
 	}
-	found, err := t.Registries.Search(ctx, registry.Query{Words: in.Query, Registry: in.Registry, Limit: min(limit, maxFound)})
+	found, err := t.Registries.Search(registry.For(ctx, c.Principal.Payer()), registry.Query{Words: in.Query,
+		Registry: in.Registry, Limit: min(limit, maxFound)})
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +78,7 @@ func (t *Tools) showEntry(ctx context.Context, c tool.Call, ref registry.Referen
 	if _, err := c.Door().Ask(ctx, policy.RegistryRead, ref.Text()); err != nil {
 		return nil, err
 	}
-	e, err := t.Registries.Get(ctx, ref)
+	e, err := t.Registries.Get(registry.For(ctx, c.Principal.Payer()), ref)
 	if err != nil {
 		return nil, err
 	}

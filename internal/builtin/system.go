@@ -2,6 +2,8 @@ package builtin
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"sandlot/internal/builtin/sysinstall"
 	"sandlot/internal/image"
@@ -34,6 +36,29 @@ func adviceToInstall(t *image.Template, outputs ...string) string {
 	return fmt.Sprintf(installAdvice, t.Name)
 }
 
+// packageComes tells users of a sandbox that started before its server had installed the ready packages what to do.
+const packageComes = "When this sandbox started, the server was still installing the packages that all sandboxes share, %s " +
+	"among them, which takes some minutes after its first start. `%s install %[1]s` installs it here at once. A sandbox that " +
+	"starts later has them: end this one with stop_session (the home keeps its files), and use the session again, or " +
+	"session_id \"new\"."
+
+// adviceToImport tells who misses a package that was still to come to a template when its sandbox started what to do;
+// empty: the output says nothing of that.
+func adviceToImport(t *image.Template, outputs ...string) string {
+	if len(t.PackagesCome) == 0 {
+		return ""
+	}
+	name := sysinstall.MissingModule(outputs...)
+	if !slices.Contains(t.PackagesCome, name) {
+		return ""
+	}
+	installer := "pip"
+	if slices.ContainsFunc(outputs, func(o string) bool { return strings.Contains(o, "Cannot find ") }) {
+		installer = "npm"
+	}
+	return fmt.Sprintf(packageComes, name, installer)
+}
+
 // ownerAdvice tells users of a sandbox in which root cannot give files away what they can do.
 const ownerAdvice = "Not permitted: %s. In this sandbox programs cannot give files to other users or become them: its " +
 	"runtime has no kernel of its own, its template has a user, or the setting capabilities is none. Unpack with tar " +
@@ -41,7 +66,8 @@ const ownerAdvice = "Not permitted: %s. In this sandbox programs cannot give fil
 	"template of the runtime gvisor."
 
 // warn adds to a result what was refused to the session's programs, installAdvice if the command tried to install
-// something into the root file system, and this is the machine's own, and ownerAdvice if a program was not permitted to
+// something into the root file system, and this is the machine's own, packageComes if a package is missing that is to
+// come, and ownerAdvice if a program was not permitted to
 // change an owner or its user.
 func (w *Warnings) warn(l *session.Lease, r *tool.Result, command string, outputs ...string) {
 	w.NetworkRefused, w.Advice = addRefusals(l, r)
@@ -53,6 +79,9 @@ func (w *Warnings) warn(l *session.Lease, r *tool.Result, command string, output
 		if advice := adviceToInstall(l.Booted.Template, outputs...); advice != "" {
 			advise(advice)
 		}
+	}
+	if advice := adviceToImport(l.Booted.Template, outputs...); advice != "" {
+		advise(advice)
 	}
 	if line := sysinstall.NotPermitted(outputs...); line != "" && !l.RootIsCapable() {
 		advise(fmt.Sprintf(ownerAdvice, line))

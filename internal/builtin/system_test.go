@@ -28,3 +28,27 @@ func TestAdviceToInstall(t *testing.T) {
 		}
 	}
 }
+
+// TestAdviceToImport: who misses a package that the server was still installing is told so, and nobody else.
+func TestAdviceToImport(t *testing.T) {
+	coming := image.Template{Name: "host", PackagesCome: []string{"pandas", "scikit-learn", "pytest", "zod"}}
+	for output, want := range map[string]string{
+		"ModuleNotFoundError: No module named 'pandas'":                    "`pip install pandas`",
+		"ModuleNotFoundError: No module named 'sklearn.cluster'":           "`pip install scikit-learn`",
+		"/usr/bin/python3: No module named pytest":                         "`pip install pytest`",
+		"Error: Cannot find module 'zod/v4'\nRequire stack:":               "`npm install zod`",
+		"Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'zod' imported": "`npm install zod`",
+		"ModuleNotFoundError: No module named 'mine'":                      "",
+		"Error: Cannot find module './zod'":                                "",
+		"Error: Cannot find module '@scope/zod'":                           "",
+		"pandas":                                                           "",
+	} {
+		got := adviceToImport(&coming, "", output)
+		if (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", output, got, want)
+		}
+		if got := adviceToImport(&image.Template{Name: "host"}, output); got != "" {
+			t.Errorf("%q, when all are there: %q", output, got)
+		}
+	}
+}

@@ -118,16 +118,24 @@ or let the client start "sandlot stdio".`,
 		"URL of a server (default: the server of the state folder); the token is read from SANDLOT_TOKEN, and the "+
 			"name of a service's user from SANDLOT_USER")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copyFile(),
-		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.policy(), p.questions(),
-		snapshotCommand(p.client, p.out), quotaCommand(p.get, p.out), usageCommand(p.get, p.out),
+		p.forward(), p.ports(), p.network(), p.events(), p.replicas(), p.mcp(), p.secret(), p.policy(), p.questions(),
+		snapshotCommand(p.client, p.out), quotaCommand(p.connect, p.out), usageCommand(p.connect, p.out),
 		image.Command(p.images, p.out, p.err),
 		templateCommand(p.connectOperator, p.out),
 		p.install(), p.uninstall(), p.service(), p.console(), p.ui(),
 		p.doctor(), p.settings(), p.token(), p.backup(), p.restore(),
 		p.upgrade(), p.version())
+	names := []string{}
 	for _, c := range root.Commands() {
 		refuseUnknown(c)
 		explainArgs(c)
+		names = append(names, c.Name())
+	}
+	root.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return usage{fmt.Errorf("unknown command %q%s; see `sandlot --help`", args[0], fault.DidYouMean(args[0], names))}
 	}
 	return root
 }
@@ -183,10 +191,40 @@ func explainArgs(c *cobra.Command) {
 	}
 	c.Args = func(c *cobra.Command, a []string) error {
 		if err := args(c, a); err != nil {
-			return usage{fmt.Errorf("%w; it is `%s`, see `%s --help`", err, c.UseLine(), c.CommandPath())}
+			return usage{fmt.Errorf("%s; it is `%s`, see `%s --help`", argumentsFault(err, a), c.UseLine(), c.CommandPath())}
 		}
 		return nil
 	}
+}
+
+// argumentsFault says what is wrong with the number of arguments, in other words than Cobra: "requires at least 1 arg(s),
+// only received 0".
+func argumentsFault(err error, args []string) string {
+	text, few, many := err.Error(), "an argument is missing", "too many arguments"
+	var want, got int
+	if n, _ := fmt.Sscanf(text, "requires at least %d arg(s), only received %d", &want, &got); n == 2 {
+		return few
+	}
+	if n, _ := fmt.Sscanf(text, "accepts at most %d arg(s), received %d", &want, &got); n == 2 {
+		return many
+	}
+	if n, _ := fmt.Sscanf(text, "accepts %d arg(s), received %d", &want, &got); n == 2 {
+		if got < want {
+			return few
+		}
+		return many
+	}
+	if strings.HasPrefix(text, "unknown command") && len(args) > 0 { // it takes none
+		return fmt.Sprintf("it does not take the argument %q", args[0])
+	}
+	return text
+}
+
+// alsoList lets a command that lists something be called as its subcommand "list" too, as those are that do more.
+func alsoList(list *cobra.Command) {
+	sub := &cobra.Command{Use: "list", Short: list.Short, Args: cobra.NoArgs, Hidden: true, RunE: list.RunE}
+	sub.Flags().AddFlagSet(list.LocalNonPersistentFlags())
+	list.AddCommand(sub)
 }
 
 // refuseUnknown makes a command with subcommands refuse an unknown subcommand.
@@ -197,7 +235,9 @@ func refuseUnknown(c *cobra.Command) {
 	names := []string{}
 	for _, sub := range c.Commands() {
 		refuseUnknown(sub)
-		names = append(names, sub.Name())
+		if !sub.Hidden {
+			names = append(names, sub.Name())
+		}
 	}
 	if c.Runnable() && c.Args != nil && c.Args(c, []string{""}) == nil {
 		return // the first argument may be the argument of c itself
@@ -289,6 +329,13 @@ func (p *program) withJSON(c *cobra.Command, run func(*cobra.Command, []string) 
 	c.RunE = run
 	c.Flags().BoolVar(&p.asJSON, "json", false, "print JSON")
 	return c
+}
+
+// sayIfNone says on standard error that a list is empty: on a terminal, nothing at all would look as if nothing was done.
+func (p *program) sayIfNone(n int, text string) {
+	if n == 0 {
+		fmt.Fprintln(p.err, text)
+	}
 }
 
 func (p *program) version() *cobra.Command {

@@ -190,7 +190,7 @@ func TestInstallRefuses(t *testing.T) {
 	}{
 		{2, nil, "which client?"},
 		{2, []string{"curser"}, `did you mean "cursor"?`},
-		{2, []string{"a", "b"}, "at most 1"},
+		{2, []string{"a", "b"}, "too many arguments"},
 		{2, []string{"cursor", "--name", "a b"}, "the name"},
 		{2, []string{"cursor", "--url", "nowhere"}, "the URL"},
 		{2, []string{"cursor", "--token", "a", "--token-env", "B"}, "not both"},

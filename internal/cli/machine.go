@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/cli/image"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
+	"sandlot/internal/inventory"
 	"sandlot/internal/oci"
 	"sandlot/internal/plural"
 	"sandlot/internal/template"
@@ -48,30 +49,27 @@ everything. --state-dir selects one folder.`,
 // errorLog returns a logger that prints errors only.
 func (p *program) errorLog() *slog.Logger { return app.Logger(p.err, "ERROR", false) }
 
-// images opens the state folder for the commands of images.
-func (p *program) images() (image.State, error) {
+// images opens the images for their commands: those of the server that --server names, or of the state folder.
+func (p *program) images() (image.Images, error) {
 	if p.server != "" {
-		return image.State{}, usage{errors.New("images are changed on the server's own machine, without --server")}
+		c, err := p.operator()
+		return image.Images{Server: c}, err
 	}
 	cfg, err := p.load(nil)
 	if err != nil {
-		return image.State{}, err
+		return image.Images{}, err
 	}
 	dir := cfg.Server.StateDir
-	records := filepath.Join(dir, "templates")
-	state := image.State{Templates: map[string]string{}, Used: template.Used(records, cfg.Templates),
-		Store: oci.Open(filepath.Join(dir, "images"), app.Logger(p.err, "WARNING", false))}
-	for _, t := range cfg.Templates {
-		if t.Image != "" {
-			state.Templates[t.Name] = t.Image
-		}
-	}
+	records := app.RecordsFolder(dir)
+	all := &inventory.Inventory{Store: oci.Open(app.ImagesFolder(dir), app.Logger(p.err, "WARNING", false))}
+	built := template.Used(records, cfg.Templates)
 	// A folder that cannot be inspected has no server yet.
 	folder, err := app.InspectStateFolder(context.Background(), nil, p.errorLog(), dir)
 	if err == nil && folder.Server != nil {
-		state.Server, state.Used = folder.Server.Since, template.AllUsed(records) // its settings may be others
+		all.Since, built = folder.Server.Since, template.AllUsed(records) // its settings may be others
 	}
-	return state, nil
+	all.Uses = func() inventory.Uses { return inventory.Uses{Named: app.NamedImages(cfg.Templates), Built: built} }
+	return image.Images{Inventory: all}, nil
 }
 
 // loaded returns the settings, or nil where they are wrong.

@@ -78,6 +78,7 @@ with --server, with a token that has the role operator.`,
 		func([]string) (hub.NetworkChange, error) {
 			return hub.NetworkChange{ResetUsage: true}, nil
 		})
+	alsoList(c)
 	return c
 }
 

@@ -124,6 +124,7 @@ func (p *program) ports() *cobra.Command {
 		if p.asJSON {
 			return p.json(rows)
 		}
+		p.sayIfNone(len(rows), "No port is exposed.")
 		for _, row := range rows {
 			access := "private"
 			if row.Public {
@@ -135,6 +136,7 @@ func (p *program) ports() *cobra.Command {
 		return nil
 	})
 	c.AddCommand(p.exposePort(), p.closePort())
+	alsoList(c)
 	return c
 }
 
@@ -145,10 +147,6 @@ func (p *program) ask(ctx context.Context, method, path string, in, out any) err
 		return err
 	}
 	return errors.Join(client.JSON(ctx, method, path, in, out), done())
-}
-
-func (p *program) get(ctx context.Context, path string, answer any) error {
-	return p.ask(ctx, "GET", path, nil, answer)
 }
 
 // list connects to the server and reads a list with all its pages.

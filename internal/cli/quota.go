@@ -1,21 +1,18 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"strconv"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-
-	"sandlot/internal/hub"
 )
 
-// quotaCommand returns the command `sandlot quota`, which prints to out. get reads the answer to a request for a path.
-func quotaCommand(get func(ctx context.Context, path string, answer any) error, out io.Writer) *cobra.Command {
+// quotaCommand returns the command `sandlot quota`, which prints to out.
+func quotaCommand(connect connectOperator, out io.Writer) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "quota", Short: "Show your quotas, and how much of them you use",
@@ -28,12 +25,12 @@ An operator (without SANDLOT_TOKEN, on the server's machine) may name another us
 	user := c.Flags().String("user", "", "show the quotas of this user; for operators")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		path := "/v1/quota"
-		if *user != "" {
-			path += "?" + url.Values{"principal": {*user}}.Encode()
+		server, done, err := connect(c.Context())
+		if err != nil {
+			return err
 		}
-		var q hub.Quotas
-		if err := get(c.Context(), path, &q); err != nil {
+		q, err := server.Quotas(c.Context(), *user)
+		if err := errors.Join(err, done()); err != nil {
 			return err
 		}
 		if asJSON {

@@ -190,6 +190,7 @@ func (p *program) secretList() *cobra.Command {
 		if p.asJSON {
 			return p.json(list.Secrets)
 		}
+		p.sayIfNone(len(list.Secrets), "There are no secrets.")
 		for _, s := range list.Secrets {
 			used := "used by nothing"
 			if len(s.UsedBy) > 0 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,11 +18,9 @@ import (
 
 	"sandlot/internal/api/client"
 	"sandlot/internal/app"
-	"sandlot/internal/auth"
 	"sandlot/internal/cli/install"
 	"sandlot/internal/config"
 	"sandlot/internal/logfile"
-	"sandlot/internal/policy"
 	"sandlot/internal/tree"
 )
 
@@ -91,6 +90,7 @@ func (p *program) runServe(ctx context.Context, flags map[string]string, to io.W
 	}
 	said := false
 	return app.Serve(ctx, cfg, log, func(a *app.App, at net.Addr) {
+		a.OfferCheckups(p.examine(flags, app.Logger(to, "ERROR", jsonLog)))
 		if !said {
 			fmt.Fprint(p.out, connectHelp(cfg, at.(*net.TCPAddr), a.NeedsToken(ctx)))
 		}
@@ -187,10 +187,19 @@ func (p *program) connect(ctx context.Context) (c *client.Client, done func() er
 // socket alone. A temporary folder is its state folder, and done empties it; with "" the
 // state folder is that of the settings.
 func (p *program) runServer(ctx context.Context, temporary string, log *slog.Logger) (done func() error, err error) {
-	var flags map[string]string
+	return p.runServerWith(ctx, nil, temporary, log)
+}
+
+// runServerWith is runServer with flags of serve.
+func (p *program) runServerWith(ctx context.Context, flags map[string]string, temporary string,
+	log *slog.Logger) (done func() error, err error) {
+	flags = maps.Clone(flags)
 	if temporary != "" {
-		flags = map[string]string{"state_dir": temporary, "pool_size": "0", "snapshots": "false", "auth": "off",
-			"store": ""}
+		if flags == nil {
+			flags = map[string]string{}
+		}
+		maps.Copy(flags, map[string]string{"state_dir": temporary, "pool_size": "0", "snapshots": "false", "auth": "off",
+			"store": ""})
 	}
 	cfg, err := p.load(flags)
 	if err != nil {
@@ -243,12 +252,18 @@ func (p *program) sweepTemporary(ctx context.Context) {
 // temporary starts a server with a state folder of its own and returns a client of it.
 // done stops the server and removes its sandboxes and its folder.
 func (p *program) temporary(ctx context.Context, log *slog.Logger) (*client.Client, func() error, error) {
+	return p.temporaryWith(ctx, nil, log)
+}
+
+// temporaryWith is temporary with flags of serve.
+func (p *program) temporaryWith(ctx context.Context, flags map[string]string,
+	log *slog.Logger) (*client.Client, func() error, error) {
 	p.sweepTemporary(ctx)
 	dir, err := os.MkdirTemp("", temporaryPrefix)
 	if err != nil {
 		return nil, nil, err
 	}
-	done, err := p.runServer(ctx, dir, log)
+	done, err := p.runServerWith(ctx, flags, dir, log)
 	if err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -279,161 +294,4 @@ func (p *program) settings() *cobra.Command {
 		}
 		return nil
 	})
-}
-
-func (p *program) token() *cobra.Command {
-	c := &cobra.Command{Use: "token", Short: "Create, list and revoke access tokens"}
-	c.AddCommand(p.tokenCreate(), p.tokenList(), p.tokenRevoke())
-	return c
-}
-
-// tokens calls use with the database of the state folder. A server need not run.
-func (p *program) tokens(ctx context.Context, use func(app.Database) error) error {
-	cfg, err := p.load(nil)
-	if err != nil {
-		return err
-	}
-	return app.UseDatabase(ctx, cfg, use)
-}
-
-// issuedToken is the JSON of a new token.
-type issuedToken struct {
-	ID      string     `json:"id"`
-	User    string     `json:"user"`
-	Token   string     `json:"token"`
-	Expires *time.Time `json:"expires"`
-	Roles   auth.Roles `json:"roles,omitzero"`
-	Scope   auth.Scope `json:"scope,omitempty"`
-	ActsFor bool       `json:"acts_for,omitempty"`
-}
-
-// tokenFlags are the flags of `sandlot token create`.
-type tokenFlags struct {
-	user, expires             string
-	service, actsFor, metrics bool
-	roles, scope              []string
-}
-
-func (p *program) tokenCreate() *cobra.Command {
-	var f tokenFlags
-	c := &cobra.Command{
-		Use: "create --user NAME", Short: "Create a token and print it, once", Args: cobra.NoArgs,
-		Example: "  sandlot token create --user alice\n  sandlot token create --user ci --service --expires 90d " +
-			"--json\n  sandlot token create --user bot --scope code.execute --scope 'file.*'\n  sandlot token create " +
-			"--user gitu --service --acts-for\n  sandlot token create --user prometheus --role metrics\n  sandlot " +
-			"token create --user admin --role operator",
-	}
-	flags := c.Flags()
-	flags.StringVar(&f.user, "user", "", "name of the user whose token it is")
-	flags.BoolVar(&f.service, "service", false,
-		"token of a service that many people use: a call without session_id gets a new session, not a home")
-	flags.BoolVar(&f.actsFor, "acts-for", false,
-		"with --service: each request may name the user it is for, by the header "+auth.UserHeader)
-	flags.StringSliceVar(&f.scope, "scope", nil,
-		"the only operations it is for, such as code.execute or 'file.*'; repeatable (default: all)")
-	flags.StringSliceVar(&f.roles, "role", nil, "additional rights: operator, metrics or logs; repeatable")
-	flags.BoolVar(&f.metrics, "metrics", false, "the same as --role metrics")
-	flags.StringVar(&f.expires, "expires", "", "how long it is valid, such as 90d (default: without end)")
-	c.MarkFlagRequired("user")
-	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		n, err := f.newToken(c.Flags().Changed("scope"))
-		if err != nil {
-			return usage{err}
-		}
-		return p.tokens(c.Context(), func(db app.Database) error {
-			t, value, err := auth.IssueToken(c.Context(), db, n)
-			if err != nil {
-				return err
-			}
-			if p.asJSON {
-				return p.json(issuedToken{t.ID, t.User, value.Reveal(), t.Expires, t.Roles, t.Scope, t.ActsFor})
-			}
-			_, err = fmt.Fprintln(p.out, value.Reveal())
-			return err
-		})
-	})
-}
-
-// newToken returns the token that the flags describe. With scoped, the flag --scope is there.
-func (f *tokenFlags) newToken(scoped bool) (n auth.NewToken, err error) {
-	n = auth.NewToken{User: f.user, Service: f.service, ActsFor: f.actsFor}
-	if f.expires != "" {
-		if n.Expires, err = config.ParseDuration(f.expires); err != nil || n.Expires <= 0 {
-			return n, fmt.Errorf("--expires %q must be a duration such as 90d or 12h", f.expires)
-		}
-	}
-	if f.metrics {
-		f.roles = append(f.roles, string(auth.Metrics))
-	}
-	for _, name := range f.roles {
-		r, err := auth.ParseRole(name)
-		if err != nil {
-			return n, err
-		}
-		n.Roles = append(n.Roles, r)
-	}
-	if scoped {
-		n.Scope, err = policy.ParseScope(f.scope)
-	}
-	return n, err
-}
-
-func (p *program) tokenList() *cobra.Command {
-	c := &cobra.Command{Use: "list", Short: "List the tokens", Args: cobra.NoArgs}
-	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		return p.tokens(c.Context(), func(db app.Database) error {
-			all, err := db.Tokens(c.Context())
-			if err != nil {
-				return err
-			}
-			if p.asJSON {
-				return p.json(append([]auth.Token{}, all...))
-			}
-			for _, t := range all {
-				expires, kind := "never", "user"
-				if t.Expires != nil {
-					expires = t.Expires.Format(time.RFC3339)
-				}
-				if t.Service {
-					kind = "service"
-				}
-				fmt.Fprintf(p.out, "%s  %-8s %-20s created %s  expires %s%s\n", t.ID, kind, t.User,
-					t.Created.Format(time.RFC3339), expires, tokenDetails(t))
-			}
-			return nil
-		})
-	})
-}
-
-// tokenDetails returns the last columns of the list: when the token was last used, and its rights.
-func tokenDetails(t auth.Token) string {
-	text := "  last used never"
-	if t.Used != nil {
-		text = "  last used " + t.Used.Format(time.RFC3339)
-	}
-	if t.Roles != 0 {
-		text += "  roles " + t.Roles.String()
-	}
-	if t.Scope != "" {
-		text += "  scope " + string(t.Scope)
-	}
-	if t.ActsFor {
-		text += "  acts for its users"
-	}
-	if t.MadeBy != "" {
-		text += "  made by " + t.MadeBy
-	}
-	return text
-}
-
-func (p *program) tokenRevoke() *cobra.Command {
-	return &cobra.Command{Use: "revoke ID", Short: "Revoke a token by its id (see list)", Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return p.tokens(c.Context(), func(db app.Database) error {
-				if err := auth.Revoke(c.Context(), db, args[0]); err != nil {
-					return fmt.Errorf("%w: %s; see `sandlot token list`", err, args[0])
-				}
-				return nil
-			})
-		}}
 }

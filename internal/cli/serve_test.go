@@ -127,3 +127,35 @@ func TestLogFile(t *testing.T) {
 		t.Errorf("%d, %v, %s\n%s", code, err, text, errs.String())
 	}
 }
+
+// What a newcomer tries: a list by the name that other groups have for it, a word that is no command, a wrong count of
+// arguments.
+func TestNewcomersCommands(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+		not  string
+	}{
+		{[]string{"sesions"}, `unknown command "sesions"; did you mean "sessions"?`, "Usage"},
+		{[]string{"frobnicate"}, "unknown command \"frobnicate\"; see `sandlot --help`", "Usage"},
+		{[]string{"exec"}, "an argument is missing; it is `sandlot exec [flags] -- COMMAND [ARG...]`", "arg(s)"},
+		{[]string{"forward", "home"}, "an argument is missing; it is `sandlot forward SESSION PORT [flags]`", "arg(s)"},
+		{[]string{"forward", "home", "1", "2"}, "too many arguments; it is", "arg(s)"},
+		{[]string{"shell", "home", "other"}, "too many arguments; it is `sandlot shell [SESSION]", "arg(s)"},
+		{[]string{"ps", "all"}, "it does not take the argument \"all\"; it is `sandlot ps", "unknown command"},
+		{[]string{"shell", "--session", "a", "b"}, "named twice", "arg(s)"},
+	} {
+		var out, errs bytes.Buffer
+		if code := Main(tt.args, strings.NewReader(""), &out, &errs); code != 2 || !strings.Contains(errs.String(), tt.want) ||
+			strings.Contains(out.String()+errs.String(), tt.not) {
+			t.Errorf("%v: %d %s%s, want %q", tt.args, code, out.String(), errs.String(), tt.want)
+		}
+	}
+	for _, group := range []string{"sessions", "ports", "network"} {
+		var out, errs bytes.Buffer
+		if code := Main([]string{group, "list", "--help"}, strings.NewReader(""), &out, &errs); code != 0 ||
+			!strings.Contains(out.String(), "sandlot "+group+" list [flags]") || !strings.Contains(out.String(), "--json") {
+			t.Errorf("%s list: %d %s%s", group, code, out.String(), errs.String())
+		}
+	}
+}

@@ -79,7 +79,7 @@ const sessionHelp = `session to use: an id, "home", or "new" for one that stays 
 func (p *program) run() *cobra.Command {
 	var session, language string
 	c := &cobra.Command{
-		Use: "run FILE|- [ARG...]", Short: "Run a program file in a sandbox", Args: cobra.MinimumNArgs(1),
+		Use: "run [flags] FILE|- [ARG...]", Short: "Run a program file in a sandbox", Args: cobra.MinimumNArgs(1),
 		Long: "Run a file of Python, JavaScript or shell, or standard input (-), in a new sandbox or in a " +
 			"session. The command exits with the exit code of the program.",
 		Example: "  sandlot run hello.py\n  echo 'print(6*7)' | sandlot run -\n  sandlot run --language node - < " +
@@ -157,7 +157,7 @@ func (p *program) exec() *cobra.Command {
 	var tty bool
 	var env []string
 	c := &cobra.Command{
-		Use: "exec -- COMMAND [ARG...]", Short: "Run a command in a sandbox", Args: cobra.MinimumNArgs(1),
+		Use: "exec [flags] -- COMMAND [ARG...]", Short: "Run a command in a sandbox", Args: cobra.MinimumNArgs(1),
 		Long: "Run a command in a new sandbox or in a session, with your standard input, output and error. sandlot " +
 			"exits with the exit code of the command. In a value of --env, ${secret:NAME} stands for a stored secret.",
 		Example: "  sandlot exec -- uname -a\n  sandlot exec --session home -- ls -la\n  tar c . | sandlot exec " +
@@ -186,11 +186,17 @@ func (p *program) exec() *cobra.Command {
 func (p *program) shell() *cobra.Command {
 	var session string
 	c := &cobra.Command{
-		Use: "shell", Short: "Open a shell in your home session, or in another one", Args: cobra.NoArgs,
-		Example: "  sandlot shell\n  sandlot shell --session SESSION_ID",
+		Use: "shell [SESSION]", Short: "Open a shell in your home session, or in another one", Args: cobra.MaximumNArgs(1),
+		Example: "  sandlot shell\n  sandlot shell SESSION_ID",
 	}
 	c.Flags().StringVar(&session, "session", "home", `session to use: an id, "home", or "new" for one that stays`)
-	c.RunE = func(c *cobra.Command, _ []string) error {
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			if c.Flags().Changed("session") {
+				return usage{errors.New("the session is named twice: leave --session out")}
+			}
+			session = args[0]
+		}
 		t, err := p.lastingSession(c.Context(), session)
 		if err != nil {
 			return err
@@ -283,6 +289,7 @@ func (p *program) sessions() *cobra.Command {
 		if p.asJSON {
 			return p.json(list.Sessions)
 		}
+		p.sayIfNone(len(list.Sessions), "There are no sessions.")
 		for _, s := range list.Sessions {
 			kind := ""
 			if s.Home {
@@ -296,6 +303,7 @@ func (p *program) sessions() *cobra.Command {
 	wrong := func(err error) error { return usage{err} }
 	c.AddCommand(newSessionCommand(p.client, wrong, p.out), p.stopSession(), forkCommand(p.client, p.out))
 	c.AddCommand(lifeCommands(p.client, wrong, p.out)...)
+	alsoList(c)
 	return c
 }
 

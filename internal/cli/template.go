@@ -6,15 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"sandlot/internal/api/client"
-	"sandlot/internal/api/protocol"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 )
@@ -53,7 +50,7 @@ func (p *templateCommands) list() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		list, err := listTemplates(c.Context(), client)
+		list, err := client.Templates(c.Context())
 		if err := errors.Join(err, done()); err != nil {
 			return err
 		}
@@ -100,12 +97,6 @@ func describe(t hub.Template) string {
 	return fmt.Sprintf("%-16s %s", t.Name, strings.Join(words, "; "))
 }
 
-func listTemplates(ctx context.Context, c *client.Client) ([]hub.Template, error) {
-	var list protocol.TemplateList
-	err := c.List(ctx, "/v1/templates", &list)
-	return list.Templates, err
-}
-
 func (p *templateCommands) buildCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "build [NAME…]", Short: "Build templates: get their images and install their packages",
@@ -125,16 +116,13 @@ why, and the others go on.`,
 	}
 }
 
-// buildPoll is the interval in which build asks how far the templates are.
-const buildPoll = 250 * time.Millisecond
-
 // build asks for templates to be built, and shows the progress until they are ready or have failed.
 func (p *templateCommands) build(ctx context.Context, c *client.Client, names []string) error {
-	list, err := listTemplates(ctx, c)
-	if err != nil {
-		return err
-	}
 	if len(names) == 0 {
+		list, err := c.Templates(ctx)
+		if err != nil {
+			return err
+		}
 		for _, t := range list {
 			if strings.HasPrefix(t.Source, "image ") && !t.ReadyMade {
 				names = append(names, t.Name)
@@ -147,20 +135,18 @@ func (p *templateCommands) build(ctx context.Context, c *client.Client, names []
 	}
 	failed, said := []string{}, map[string]string{}
 	for _, name := range names {
-		var requested protocol.TemplateRequested
-		if err := c.JSON(ctx, "POST", "/v1/templates/"+url.PathEscape(name)+"/build", nil, &requested); err != nil {
+		requested, err := c.BuildTemplate(ctx, name)
+		if err != nil {
 			return err
 		}
-		p.sayProgress(requested.Template, said)
+		p.sayProgress(requested, said)
 	}
-	for len(names) > 0 {
-		select {
-		case <-time.After(buildPoll):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if list, err = listTemplates(ctx, c); err != nil {
-			return err
+	err := c.FollowTemplates(ctx, func(change hub.TemplatesChange) (done bool, err error) {
+		list := []hub.Template{}
+		if change.Templates != nil {
+			list = *change.Templates
+		} else if change.Template != nil {
+			list = append(list, *change.Template)
 		}
 		for _, t := range list {
 			if !slices.Contains(names, t.Name) {
@@ -174,6 +160,13 @@ func (p *templateCommands) build(ctx context.Context, c *client.Client, names []
 				failed = append(failed, t.Name)
 			}
 		}
+		return len(names) == 0, nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(names) > 0 {
+		return fmt.Errorf("the server has stopped before they were built: %s", strings.Join(names, ", "))
 	}
 	if len(failed) > 0 {
 		return fmt.Errorf("could not be built: %s", strings.Join(failed, ", "))

@@ -3,10 +3,9 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"net/url"
-	"strconv"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -22,8 +21,8 @@ type usageFlags struct {
 	days           int
 }
 
-// usageCommand returns the command `sandlot usage`, which prints to out. get reads the answer to a request for a path.
-func usageCommand(get func(ctx context.Context, path string, answer any) error, out io.Writer) *cobra.Command {
+// usageCommand returns the command `sandlot usage`, which prints to out.
+func usageCommand(connect connectOperator, out io.Writer) *cobra.Command {
 	var f usageFlags
 	c := &cobra.Command{
 		Use: "usage", Short: "Show what your sessions have used on past days",
@@ -43,8 +42,8 @@ another user with --user, or see all with --all.`,
 	c.MarkFlagsMutuallyExclusive("user", "all")
 	c.MarkFlagsMutuallyExclusive("sessions", "all")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		var u hub.Usage
-		if err := get(c.Context(), f.path(), &u); err != nil {
+		u, err := f.read(c.Context(), connect)
+		if err != nil {
 			return err
 		}
 		if f.asJSON {
@@ -58,16 +57,18 @@ another user with --user, or see all with --all.`,
 	return c
 }
 
-// path is the path of the route with its query.
-func (f *usageFlags) path() string {
-	q := url.Values{"days": {strconv.Itoa(f.days)}}
+// read asks the server.
+func (f *usageFlags) read(ctx context.Context, connect connectOperator) (u hub.Usage, err error) {
+	server, done, err := connect(ctx)
+	if err != nil {
+		return u, err
+	}
 	if f.all {
-		return "/v1/usage/all?" + q.Encode()
+		u, err = server.UsageOfAll(ctx, f.days)
+	} else {
+		u, err = server.Usage(ctx, f.user, f.days)
 	}
-	if f.user != "" {
-		q.Set("principal", f.user)
-	}
-	return "/v1/usage?" + q.Encode()
+	return u, errors.Join(err, done())
 }
 
 func (f *usageFlags) print(out io.Writer, u hub.Usage) error {

@@ -17,7 +17,7 @@ func TestComingFrom(t *testing.T) {
 	}
 	spans := regexp.MustCompile("`([^`]+)`")
 	variable := regexp.MustCompile(`^[A-Z]+(_[A-Z]+)+$`)
-	noticed := []string{"MSB_SERVER_URL", "MSB_API_KEY"} // and not used
+	noticed := []string{"MSB_SERVER_URL", "MSB_API_KEY"} // and set nothing of their own
 	seen, rows := map[string]bool{}, Default().settings()
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(line, "|")
@@ -51,9 +51,9 @@ func TestComingFrom(t *testing.T) {
 		}
 	}
 	for _, v := range noticed {
-		c, err := Load(Source{Env: map[string]string{v: "x"}, Flags: map[string]string{"state_dir": t.TempDir()}})
+		c, err := Load(Source{Env: map[string]string{v: "http://127.0.0.1:5555"}, Flags: map[string]string{"state_dir": t.TempDir()}})
 		if err != nil || !strings.Contains(strings.Join(c.Notes, "\n"), v) {
-			t.Errorf("the start does not say that %s is not used: %v", v, err)
+			t.Errorf("the start says nothing of %s: %v", v, err)
 		}
 	}
 }

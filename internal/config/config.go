@@ -17,18 +17,20 @@ import (
 
 // Config has the effective settings.
 type Config struct {
-	Server    Server
-	Sessions  Sessions
-	Runtime   Runtime
-	Docker    Docker
-	Output    Output
-	Network   Network
-	MCP       MCP
-	Tools     ToolViews
-	Events    Events
-	Telemetry Telemetry
-	Policy    Policy
-	Quotas    Quotas
+	Server   Server
+	Sessions Sessions
+	Runtime  Runtime
+	Docker   Docker
+	// Microsandbox has the settings of the runtime microsandbox.
+	Microsandbox Microsandbox
+	Output       Output
+	Network      Network
+	MCP          MCP
+	Tools        ToolViews
+	Events       Events
+	Telemetry    Telemetry
+	Policy       Policy
+	Quotas       Quotas
 
 	Volumes       []Volume
 	VolumeLimitMB int        // limit for the content of each volume; 0: no limit
@@ -93,6 +95,7 @@ type Server struct {
 	SecretsKey     secret.Value // the key itself, in place of the file
 	SecretsNewKey  secret.Value // the key to which Rekey changes, with SecretsKey
 	SecretsKeyring string       // the name of the key in the user's keyring, in place of the file
+	ReplicaAddress string       // at which other servers of the same database reach this one; empty: it is the only one
 	Store          secret.Value // the URL of a PostgreSQL database; empty: SQLite in StateDir
 	PublicURL      string       // without a trailing slash; empty: http://Host:Port
 	TLS            TLS
@@ -191,6 +194,11 @@ type Docker struct {
 	Runtime      string // the daemon's runtime for containers; empty: its default
 	WritableRoot bool
 	Files        string // auto, shared or separate: whether the daemon sees the server's files
+}
+
+// Microsandbox has the settings of the runtime microsandbox.
+type Microsandbox struct {
+	Program string // path of msb; empty: it is looked for
 }
 
 // Output has the form and the limits of results.

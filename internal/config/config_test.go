@@ -171,11 +171,87 @@ func TestTwoVariablesForOneSetting(t *testing.T) {
 	}
 }
 
-func TestNotesOfWhatThisVersionCannot(t *testing.T) {
-	for _, name := range []string{"MSB_SERVER_URL", "MSB_API_KEY"} {
-		c, err := load(t, "", vars{name: "something"}, nil)
-		if err != nil || len(c.Notes) != 1 || !strings.Contains(c.Notes[0], name) {
-			t.Errorf("%s: %v, %v, want one note that names it", name, c, err)
+// TestMicrosandboxVariables: the address of a server of microsandbox chooses the runtime, unless settings name one, and
+// the start says that the server is not used. A value that is not a URL is refused, and not repeated.
+func TestMicrosandboxVariables(t *testing.T) {
+	const address = "https://user:treasure@127.0.0.1:5555"
+	for name, tt := range map[string]struct {
+		file    string
+		env     vars
+		runtime string
+		notes   []string
+	}{
+		"address": {"", vars{"MSB_SERVER_URL": address}, "microsandbox", []string{"MSB_SERVER_URL chooses"}},
+		"key":     {"", vars{"MSB_API_KEY": "treasure"}, defaultRuntime(), []string{"MSB_API_KEY is set and not used"}},
+		"both": {"", vars{"MSB_SERVER_URL": address, "MSB_API_KEY": "treasure"}, "microsandbox",
+			[]string{"MSB_API_KEY", "MSB_SERVER_URL chooses"}},
+		"runtime":  {"runtime: gvisor", vars{"MSB_SERVER_URL": address}, "gvisor", []string{"the settings name the runtime"}},
+		"runtimes": {"runtimes: [docker]", vars{"MSB_SERVER_URL": address}, "docker", []string{"the settings name the runtime"}},
+		"variable": {"", vars{"MSB_SERVER_URL": address, "SANDLOT_RUNTIME": "docker"}, "docker",
+			[]string{"the settings name the runtime"}},
+		"unused": {"runtime: gvisor", vars{"MSB_SERVER_URL": "localhost:5555"}, "gvisor", []string{"the settings name"}},
+		"template": {"templates: {x: {image: i, runtime: gvisor, files: {/etc/x: text}}}", vars{"MSB_SERVER_URL": address},
+			"gvisor", []string{"the settings name the runtime"}},
+		"agrees": {"templates: {x: {image: i, runtime: microsandbox}}", vars{"MSB_SERVER_URL": address}, "microsandbox",
+			[]string{"MSB_SERVER_URL chooses"}},
+		"templates": {"runtimes: [gvisor, microsandbox]\ntemplates: {vm: {image: \"python:3.12\", runtime: microsandbox}}",
+			nil, "gvisor", nil},
+	} {
+		c, err := load(t, tt.file, tt.env, vars{"state_dir": t.TempDir()})
+		if err != nil || c.Runtime.Name != tt.runtime || len(c.Notes) != len(tt.notes) {
+			t.Errorf("%s: %v, %+v", name, err, c)
+			continue
+		}
+		for i, note := range tt.notes {
+			if !strings.Contains(c.Notes[i], note) || strings.Contains(c.Notes[i], "treasure") ||
+				strings.Count(c.Notes[i], ". ") > 1 {
+				t.Errorf("%s: note %q, want %q", name, c.Notes[i], note)
+			}
+		}
+	}
+	for _, bad := range []string{"something", "127.0.0.1:5555", "localhost:5555", "ftp://x", "http://", "treasure\n://x"} {
+		if _, err := load(t, "", vars{"MSB_SERVER_URL": bad}, vars{"state_dir": t.TempDir()}); err == nil ||
+			!strings.Contains(err.Error(), "MSB_SERVER_URL: must be the URL") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	for _, bad := range []string{"templates: {x: {image: i, files: {/etc/x: text}}}", "templates: {x: {image: i, packages: {pip: [six]}}}",
+		"network: {mode: open}"} {
+		if _, err := load(t, "runtime: microsandbox\n"+bad, nil, nil); err == nil ||
+			!strings.Contains(err.Error(), "the runtime microsandbox") || strings.Contains(err.Error(), "MSB_SERVER_URL") {
+			t.Errorf("%s: %v", bad, err)
+		}
+		if _, err := load(t, bad, vars{"MSB_SERVER_URL": address}, vars{"state_dir": t.TempDir()}); err == nil ||
+			!strings.Contains(err.Error(), "(MSB_SERVER_URL chose it; unset it, or set runtime: ") {
+			t.Errorf("%s, by the variable: %v", bad, err)
+		}
+	}
+}
+
+// TestMicrosandboxUpgrade: a state folder in which a server has used the default runtime keeps it, also once its sessions
+// have ended, until microsandbox is used there.
+func TestMicrosandboxUpgrade(t *testing.T) {
+	former := "docker"
+	if defaultRuntime() == "gvisor" {
+		former = "sandboxes"
+	}
+	for want, folders := range map[string][][]string{
+		defaultRuntime(): {{"workspaces", former}},
+		"microsandbox":   {nil, {former}, {"workspaces"}, {"workspaces", former, "msb"}, {"workspaces", "msb"}},
+	} {
+		for _, names := range folders {
+			state := t.TempDir()
+			for _, name := range names {
+				if err := os.Mkdir(filepath.Join(state, name), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c, err := load(t, "", vars{"MSB_SERVER_URL": "http://127.0.0.1:5555"}, vars{"state_dir": state})
+			if err != nil || c.Runtime.Name != want || !slices.Equal(c.Runtime.Names, []string{want}) || len(c.Notes) != 1 ||
+				!strings.Contains(c.Notes[0], "MSB_SERVER_URL") ||
+				strings.Contains(c.Notes[0], "set and not used") != (want != "microsandbox") {
+				t.Errorf("%q: %v, %+v; want %s", names, err, c, want)
+			}
 		}
 	}
 }

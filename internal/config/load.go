@@ -94,7 +94,9 @@ func Load(s Source) (*Config, error) {
 			}
 		}
 	}
-	c.noteUnusedVariables(s.Env)
+	if err := c.readMicrosandbox(s.Env); err != nil {
+		return nil, err
+	}
 	if err := c.finish(); err != nil {
 		return c, err
 	}
@@ -107,18 +109,6 @@ func Load(s Source) (*Config, error) {
 	c.changeTexts[storeKey] = c.Server.Store.Reveal() // another password is a change
 	c.changeTexts["secrets.key"] = c.Server.SecretsKey.Reveal()
 	return c, nil
-}
-
-// noteUnusedVariables adds notes on variables of the systems that Sandlot replaces, if they are set but have no
-// effect here.
-func (c *Config) noteUnusedVariables(env map[string]string) {
-	for _, pair := range [][2]string{{"MSB_SERVER_URL", "MSB_API_KEY"}, {"MSB_API_KEY", "MSB_SERVER_URL"}} {
-		if env[pair[0]] != "" {
-			c.Notes = append(c.Notes, pair[0]+" is set, which chooses the microsandbox runtime together with "+pair[1]+
-				"; this version does not have that runtime yet: sandboxes are made by "+defaultRuntime()+
-				" on this machine, and the variable is not used. Unset it")
-		}
-	}
 }
 
 // setFromEnv sets a setting from its environment variables. Sandlot's own variable overrides the ones of

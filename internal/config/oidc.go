@@ -23,6 +23,11 @@ type OIDC struct {
 	// RequiredClaims has claims with the text that each has, or has in its list.
 	RequiredClaims map[string]string `yaml:"required_claims"`
 	Scopes         words             `yaml:"scopes"` // that clients ask of the issuer
+	// ClientID is this server as a client of the issuer, for log-ins at the web console; empty: there are none.
+	ClientID string `yaml:"client_id"`
+	// ClientSecretFile is the path of a file with the client's secret; empty: it has none.
+	ClientSecretFile string `yaml:"client_secret_file"`
+	ClientScopes     words  `yaml:"client_scopes"` // that the server asks for beside openid
 }
 
 // words is a list of words, or one word, of the settings file.
@@ -43,22 +48,27 @@ func (c *Config) parseOIDC(n *yaml.Node) error {
 		return errors.New("must be a list of issuers, each with issuer and, if needed, audience")
 	}
 	for _, one := range n.Content {
-		err := checkKeys(one, "issuer", "audience", "algorithms", "username_claim", "required_claims", "scopes")
+		err := checkKeys(one, "issuer", "audience", "algorithms", "username_claim", "required_claims", "scopes",
+			"client_id", "client_secret_file", "client_scopes")
 		if err != nil {
 			return err
 		}
-		i := OIDC{Algorithms: words{"RS256", "ES256", "EdDSA"}, UsernameClaim: "preferred_username"}
+		i := OIDC{Algorithms: words{"RS256", "ES256", "EdDSA"}, UsernameClaim: "preferred_username",
+			ClientScopes: words{"profile"}}
 		if err := one.Decode(&i); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(c.Server.OIDC, func(o OIDC) bool { return o.Issuer == i.Issuer }) {
 			return fmt.Errorf("the issuer %q is there twice", i.Issuer)
 		}
-		for _, s := range i.Scopes {
+		for _, s := range slices.Concat(i.Scopes, i.ClientScopes) {
 			unsafe := func(r rune) bool { return r <= ' ' || r == '"' || r == '\\' || r > '~' }
 			if s == "" || strings.ContainsFunc(s, unsafe) {
 				return fmt.Errorf("%s: scopes: %q is not a scope", i.Issuer, s)
 			}
+		}
+		if i.ClientID == "" && i.ClientSecretFile != "" {
+			return fmt.Errorf("%s: client_secret_file: it needs client_id", i.Issuer)
 		}
 		c.Server.OIDC = append(c.Server.OIDC, i)
 	}
@@ -89,6 +99,9 @@ func (c *Config) oidcRows() []Row {
 		value := "audience " + strings.Join(o.Audience, ", ") + "; " + strings.Join(o.Algorithms, ", ")
 		for _, name := range slices.Sorted(maps.Keys(o.RequiredClaims)) {
 			value += fmt.Sprintf("; %s=%s", name, o.RequiredClaims[name])
+		}
+		if o.ClientID != "" {
+			value += "; log-in at the console as " + o.ClientID
 		}
 		rows = append(rows, Row{Key: "oidc." + o.Issuer, Value: value, From: "file " + c.File,
 			Help: "an OIDC issuer whose users may use the server"})

@@ -167,6 +167,10 @@ func (c *Config) serverRows() []setting {
 			"the URL of a PostgreSQL database, such as postgres://USER:PASSWORD@HOST/DATABASE, for tokens, sessions, " +
 				"connections, secrets; empty: an SQLite file in the state folder",
 			database(&s.Store)},
+		{"replicas.address", "", nil,
+			"the address, such as 10.0.0.5:7443, at which this server listens for the other servers of its PostgreSQL " +
+				"database; empty: it is the only one",
+			text(&s.ReplicaAddress, readHostPort)},
 		{"max_body_mb", "16", nil,
 			"the largest MCP request, in MiB; files have no such limit", number(&s.MaxBodyMB, 1, 1024)},
 		{"public_url", "", nil,
@@ -257,7 +261,7 @@ func (c *Config) runtimeRows() []setting {
 	}
 }
 
-// dockerRows returns the settings of the runtime docker.
+// dockerRows returns the settings of the runtimes docker and microsandbox.
 func (c *Config) dockerRows() []setting {
 	d := &c.Docker
 	return []setting{
@@ -275,6 +279,9 @@ func (c *Config) dockerRows() []setting {
 		{"docker.writable_root", "false", nil,
 			"sandboxes may write everywhere in their root file system, without a limit of the disk",
 			boolean(&d.WritableRoot)},
+		{"microsandbox.msb", "", nil,
+			"path of microsandbox's program msb, for the runtime microsandbox; empty: in PATH, or ~/.microsandbox/bin/msb",
+			text(&c.Microsandbox.Program, nil)},
 	}
 }
 
@@ -431,6 +438,16 @@ func readOrigin(v string) (string, error) {
 		return "", fmt.Errorf("%q must begin with http:// or https://", v)
 	}
 	return strings.TrimSuffix(v, "/"), nil
+}
+
+func readHostPort(v string) (string, error) {
+	host, port, err := net.SplitHostPort(v)
+	n, portErr := strconv.ParseUint(port, 10, 16)
+	if v != "" && (err != nil || portErr != nil || n == 0 || host == "") {
+		return "", errors.New("must be the host, or the IP address, at which the others reach this server, and a port, " +
+			"such as 10.0.0.5:7443")
+	}
+	return v, nil
 }
 
 func readURL(v string) (string, error) {

@@ -22,7 +22,7 @@ import (
 const ImageTemplate = "sandbox-image"
 
 // runtimeNames are the runtimes that there are.
-var runtimeNames = []string{"gvisor", "docker"}
+var runtimeNames = []string{"gvisor", "docker", "microsandbox"}
 
 // Template describes the programs and files of sandboxes: a root file system, what is added to it, and its
 // languages.
@@ -339,9 +339,11 @@ func (c *Config) finishTemplates() error {
 	default:
 		return c.InvalidSetting("runtime", fmt.Errorf("must be one of runtimes: %s", strings.Join(r.Names, ", ")))
 	}
-	if c.Network.Mode == "open" && slices.Contains(r.Names, "docker") {
-		return c.InvalidSetting("network.mode", errors.New("the runtime docker gives no sandbox the machine's own "+
-			"network; use public, or only the runtime gvisor"))
+	for _, name := range r.Names {
+		if c.Network.Mode == "open" && name != "gvisor" {
+			return c.InvalidSetting("network.mode", fmt.Errorf("the runtime %s gives no sandbox the machine's own "+
+				"network; use public, or only the runtime gvisor%s", name, c.RuntimeHint()))
+		}
 	}
 	if c.sandboxImage != "" {
 		if slices.ContainsFunc(c.Templates, func(t Template) bool { return t.Name == ImageTemplate }) {
@@ -371,6 +373,11 @@ func (c *Config) finishTemplates() error {
 				"%s: templates: %s: the runtime docker makes no sandboxes of a folder "+
 					"(rootfs); make an image of it (tar -C FOLDER -c . | docker import - NAME), and name it as image, "+
 					"or use the runtime gvisor", c.File, t.Name)
+		}
+		if cmp.Or(t.Runtime, r.Name) == "microsandbox" && (t.Rootfs != "" || t.Image == "" || t.Built()) {
+			return fault.New(fault.Configuration, "%s: templates: %s: the runtime microsandbox makes sandboxes of images as "+
+				"they are: name an image, without rootfs, packages and files, or use the runtime gvisor%s", c.File, t.Name,
+				c.RuntimeHint())
 		}
 	}
 	return nil

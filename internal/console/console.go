@@ -15,6 +15,10 @@ import (
 // Path is the path of the console's page.
 const Path = "/console/"
 
+// LocalHost is a host name for the console on this machine. The cookie of a log-in there does not reach the other servers of
+// the machine, as one for localhost does: cookies ignore ports.
+const LocalHost = "console.localhost"
+
 // Policy is the Content-Security-Policy of the console's page: nothing but the server's own scripts run, and no text
 // becomes HTML.
 const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob:; " +

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/publicsuffix"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/auth/oidc"
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
 )
@@ -42,7 +43,12 @@ type Logins struct {
 	portsDomain string // of exposed ports; empty: names below localhost
 	now         func() time.Time
 
-	attempts attempts
+	attempts  attempts
+	providers *providers // nil: nobody logs in by OIDC
+
+	ctx   context.Context // of questions to providers
+	stop  context.CancelCauseFunc
+	tasks sync.WaitGroup
 
 	mu     sync.Mutex
 	codes  map[string]*code  // by hash
@@ -51,32 +57,58 @@ type Logins struct {
 
 type code struct {
 	grant   auth.Grant
+	from    *Source // of the log-in that the code makes
 	expires time.Time
 }
+
+// Source is what a log-in depends on beside its grant, such as a session at a provider.
+type Source struct {
+	session *oidc.Session // at an OIDC provider; nil: the log-in is by a link
+	parent  *Login        // by a session at a provider, in which the link was made; nil: none
+}
+
+// AtProvider reports whether the user has just logged in at a provider.
+func (s *Source) AtProvider() bool { return s != nil && s.session != nil }
 
 // Login is the log-in of one browser. Its secret has two halves: the browser sends the cookie to every server on the
 // host, whatever its port, and only the page of the console's own origin knows the key.
 type Login struct {
-	Grant auth.Grant
-
 	hash, key string // hashes of the cookie and of the key
-	// used and open are guarded by the Logins' mutex. A log-in with open requests is not idle.
-	used  time.Time
-	open  int
+	watched   bool   // it, or its parent, has a session at a provider
+	// parent is the log-in at a provider in whose place this one is, for another browser: it has that one's grant, and ends
+	// with it. Nil: there is none.
+	parent *Login
+
+	logins *Logins
+	// These are guarded by the Logins' mutex. A log-in with open requests is not idle.
+	grant    auth.Grant
+	used     time.Time
+	open     int
+	session  *oidc.Session // at an OIDC provider; nil: the log-in is by a link or a token
+	next     time.Time     // before which the provider is not asked again
+	renewing chan struct{} // closed when the provider has answered; nil: it is not being asked
+
 	ended context.Context // cancelled with auth.ErrEnded
 	end   context.CancelCauseFunc
 }
 
 // NewLogins returns the log-ins of a server whose exposed ports have names below a domain; empty: below localhost.
 func NewLogins(a *auth.Authenticator, portsDomain string) *Logins {
-	return &Logins{auth: a, portsDomain: portsDomain, now: time.Now, codes: map[string]*code{},
+	l := &Logins{auth: a, portsDomain: portsDomain, now: time.Now, codes: map[string]*code{},
 		logins: map[string]*Login{}, attempts: attempts{now: time.Now, left: map[netip.Prefix]*bucket{}}}
+	l.ctx, l.stop = context.WithCancelCause(context.Background())
+	return l
 }
 
-// NewCode returns a code with which a browser can log in once, within CodeAge, as the grant's principal.
-func (l *Logins) NewCode(g auth.Grant) (value secret.Value, expires time.Time) {
+// NewCode returns a code with which a browser can log in once, within CodeAge, as the grant's principal. A code that is made
+// in a log-in at a provider makes one that ends with it; nil: it is made elsewhere.
+func (l *Logins) NewCode(g auth.Grant, in *Login) (value secret.Value, expires time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var from *Source
+	if in != nil && in.watched {
+		from = &Source{parent: in.root()}
+	}
 	now := l.now()
 	for hash, c := range l.codes {
 		if !now.Before(c.expires) {
@@ -85,7 +117,7 @@ func (l *Logins) NewCode(g auth.Grant) (value secret.Value, expires time.Time) {
 	}
 	makeRoom(l.codes, maxCodes, g, func(c *code) (auth.Grant, time.Time) { return c.grant, c.expires }, func(*code) {})
 	id := secret.ID()
-	c := &code{g, now.Add(CodeAge)}
+	c := &code{g, from, now.Add(CodeAge)}
 	l.codes[secret.Hash(id)] = c
 	return secret.Value(id), c.expires
 }
@@ -125,31 +157,57 @@ func makeRoom[T any](all map[string]T, most int, g auth.Grant, of func(T) (auth.
 	}
 }
 
-// TakeCode uses up a code, and returns its grant. It returns an error if there is no such code, any more, or if its
-// token has ended.
-func (l *Logins) TakeCode(ctx context.Context, value string) (auth.Grant, error) {
+// TakeCode uses up a code, and returns its grant and source. It returns an error if there is no such code, any more, or if
+// its token, or the log-in in which it was made, has ended.
+func (l *Logins) TakeCode(ctx context.Context, value string) (auth.Grant, *Source, error) {
 	l.mu.Lock()
 	hash := secret.Hash(value)
 	c := l.codes[hash]
 	delete(l.codes, hash)
 	l.mu.Unlock()
 	if c == nil || !l.now().Before(c.expires) {
-		return auth.Grant{}, fault.New(fault.Unauthorized,
+		return auth.Grant{}, nil, fault.New(fault.Unauthorized,
 			"this link was used before, or is older than a minute: `sandlot console` prints a new one")
 	}
+	if c.from != nil && c.from.parent.ended.Err() != nil {
+		return c.grant, nil, auth.ErrEnded
+	}
 	_, err := l.auth.Renew(ctx, c.grant)
-	return c.grant, err
+	return c.grant, c.from, err
 }
 
-// Begin logs a browser in, and returns the two halves of the log-in's secret.
-func (l *Logins) Begin(g auth.Grant) (cookie, key secret.Value) {
+// root returns the log-in on which a log-in depends: itself, or its parent.
+func (x *Login) root() *Login {
+	if x.parent != nil {
+		return x.parent
+	}
+	return x
+}
+
+// Grant returns what the log-in may do now.
+func (x *Login) Grant() auth.Grant {
+	x.logins.mu.Lock()
+	defer x.logins.mu.Unlock()
+	return x.root().grant
+}
+
+// Begin logs a browser in, and returns the two halves of the log-in's secret. The source is as Finish or TakeCode returns
+// it; nil: the log-in depends on the grant alone.
+func (l *Logins) Begin(g auth.Grant, from *Source) (cookie, key secret.Value) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dropIdle()
 	makeRoom(l.logins, maxLogins, g, l.lastUse, func(x *Login) { x.end(auth.ErrEnded) })
 	cookie, key = secret.Value(secret.ID()+secret.ID()), secret.Value(secret.ID())
-	x := &Login{Grant: g, hash: secret.Hash(cookie.Reveal()), key: secret.Hash(key.Reveal()), used: l.now()}
-	x.ended, x.end = context.WithCancelCause(context.Background())
+	x := &Login{logins: l, grant: g, hash: secret.Hash(cookie.Reveal()), key: secret.Hash(key.Reveal()), used: l.now()}
+	above := context.Background()
+	if from != nil {
+		x.session, x.parent, x.watched = from.session, from.parent, true
+	}
+	if x.parent != nil {
+		above = x.parent.ended
+	}
+	x.ended, x.end = context.WithCancelCause(above)
 	l.logins[x.hash] = x
 	return cookie, key
 }
@@ -158,15 +216,16 @@ func (l *Logins) Begin(g auth.Grant) (cookie, key secret.Value) {
 // mu.
 func (l *Logins) lastUse(x *Login) (auth.Grant, time.Time) {
 	if x.open > 0 {
-		return x.Grant, l.now()
+		return x.grant, l.now()
 	}
-	return x.Grant, x.used
+	return x.grant, x.used
 }
 
-// dropIdle ends the log-ins that were not used for IdleAge. The caller holds mu.
+// dropIdle ends the log-ins that were not used for IdleAge, and forgets those that have ended with their parents. The caller
+// holds mu.
 func (l *Logins) dropIdle() {
 	for hash, x := range l.logins {
-		if x.open == 0 && l.now().Sub(x.used) >= IdleAge {
+		if x.ended.Err() != nil || x.open == 0 && l.now().Sub(x.used) >= IdleAge {
 			x.end(auth.ErrEnded)
 			delete(l.logins, hash)
 		}
@@ -174,13 +233,13 @@ func (l *Logins) dropIdle() {
 }
 
 // EndOthers ends the log-ins whose cookies a request has: a browser that logs in anew has one log-in, and its other tabs
-// learn who it is now.
-func (l *Logins) EndOthers(r *http.Request, origin string) {
+// learn who it is now. The one on which the new log-in depends, by its source, stays.
+func (l *Logins) EndOthers(r *http.Request, origin string, from *Source) {
 	for _, c := range cookiesOf(r, origin) {
 		l.mu.Lock()
 		x := l.logins[secret.Hash(c.Value)]
 		l.mu.Unlock()
-		if x != nil {
+		if x != nil && (from == nil || from.parent != x) {
 			l.End(x)
 		}
 	}
@@ -200,9 +259,16 @@ func (l *Logins) End(x *Login) {
 func (l *Logins) Of(r *http.Request, origin string) (*Login, auth.Principal, error) {
 	x := l.find(cookiesOf(r, origin), keyOf(r, origin))
 	if x == nil {
+		x = l.signed(r, cookiesOf(r, origin))
+	}
+	if x == nil {
 		return nil, auth.Principal{}, nil
 	}
-	p, err := l.auth.Renew(r.Context(), x.Grant)
+	l.renew(r.Context(), x.root())
+	p, err := l.auth.Renew(r.Context(), x.Grant())
+	if err == nil && x.ended.Err() != nil {
+		err = auth.ErrEnded
+	}
 	if err != nil {
 		if fault.Is(err, fault.Unauthorized) {
 			l.End(x)
@@ -237,8 +303,13 @@ func keyOf(r *http.Request, origin string) string {
 // cookiesOf returns the cookies of a request that may be the console's. Another page of the same site can set some of the
 // same name.
 func cookiesOf(r *http.Request, origin string) []*http.Cookie {
-	all := r.CookiesNamed(CookieName(origin))
-	return all[:min(len(all), 8)]
+	return namedCookies(r, CookieName(origin))
+}
+
+// namedCookies returns the first cookies of a request with a name.
+func namedCookies(r *http.Request, name string) []*http.Cookie {
+	all := r.CookiesNamed(name)
+	return all[:min(len(all), maxCookies)]
 }
 
 // find returns the log-in that has one of the cookies, and the key.

@@ -36,7 +36,7 @@ const home = "http://localhost:8000"
 type halves struct{ cookie, key string }
 
 func (l *Logins) begin(name string) halves {
-	cookie, key := l.Begin(grantOf(name))
+	cookie, key := l.Begin(grantOf(name), nil)
 	return halves{cookie.Reveal(), key.Reveal()}
 }
 
@@ -53,13 +53,13 @@ func grantOf(name string) auth.Grant { return auth.NewGrant(auth.User(name, fals
 // A code counts for a minute, and once, also when many use it at the same moment.
 func TestCodesCountOnce(t *testing.T) {
 	l, now := newLogins(t)
-	code, _ := l.NewCode(grantOf("ann"))
+	code, _ := l.NewCode(grantOf("ann"), nil)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	used := 0
 	for range 20 {
 		wg.Go(func() {
-			if g, err := l.TakeCode(context.Background(), code.Reveal()); err == nil && g.Principal().ID == "user:ann" {
+			if g, _, err := l.TakeCode(context.Background(), code.Reveal()); err == nil && g.Principal().ID == "user:ann" {
 				mu.Lock()
 				defer mu.Unlock()
 				used++
@@ -70,12 +70,12 @@ func TestCodesCountOnce(t *testing.T) {
 	if used != 1 {
 		t.Errorf("it was used %d times", used)
 	}
-	late, _ := l.NewCode(grantOf("ann"))
+	late, _ := l.NewCode(grantOf("ann"), nil)
 	*now = now.Add(CodeAge)
-	if _, err := l.TakeCode(t.Context(), late.Reveal()); err == nil {
+	if _, _, err := l.TakeCode(t.Context(), late.Reveal()); err == nil {
 		t.Error("an old code counts")
 	}
-	if _, err := l.TakeCode(t.Context(), ""); err == nil {
+	if _, _, err := l.TakeCode(t.Context(), ""); err == nil {
 		t.Error("an empty code counts")
 	}
 }
@@ -106,14 +106,14 @@ func TestLoginsAreBounded(t *testing.T) {
 	l, _ := newLogins(t)
 	kept := l.begin("ann")
 	for range 3 * maxOwn {
-		l.Begin(grantOf("eve"))
-		l.NewCode(grantOf("eve"))
+		l.Begin(grantOf("eve"), nil)
+		l.NewCode(grantOf("eve"), nil)
 	}
 	if !l.counts(kept) || len(l.logins) > maxOwn+1 || len(l.codes) > maxOwn {
 		t.Errorf("%d log-ins and %d codes", len(l.logins), len(l.codes))
 	}
 	for i := range 2 * maxLogins {
-		l.Begin(grantOf(fmt.Sprint("u", i)))
+		l.Begin(grantOf(fmt.Sprint("u", i)), nil)
 	}
 	if len(l.logins) > maxLogins {
 		t.Errorf("%d log-ins", len(l.logins))

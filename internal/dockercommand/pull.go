@@ -8,8 +8,10 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// Pull makes a daemon pull an image, with the credentials of the docker command. It tells how far that is; nil: nobody.
-func Pull(ctx context.Context, daemon *client.Client, name reference.Named, progress func(string)) error {
+// Pull makes a daemon pull an image, with the credentials of the docker command. Progress gets how far that is: in words,
+// and in bytes of the layers whose size the daemon has said.
+func Pull(ctx context.Context, daemon *client.Client, name reference.Named,
+	progress func(step string, done, total int64)) error {
 	auth, err := RegistryAuth(ctx, name)
 	if err != nil {
 		return err
@@ -33,8 +35,8 @@ func Pull(ctx context.Context, daemon *client.Client, name reference.Named, prog
 			layers[m.ID] = [2]int64{l[1], l[1]}
 		}
 		line := fmt.Sprintf("getting the image %s: %s", reference.FamiliarString(name), layers)
-		if progress != nil && line != last {
-			progress(line)
+		if done, total := layers.sum(); line != last {
+			progress(line, done, total)
 			last = line
 		}
 	}
@@ -44,12 +46,17 @@ func Pull(ctx context.Context, daemon *client.Client, name reference.Named, prog
 // layerSizes has how much of each layer of an image was downloaded, and how much it has, in bytes.
 type layerSizes map[string][2]int64
 
-// String returns the sum, as far as the daemon has said it.
-func (all layerSizes) String() string {
-	done, total := int64(0), int64(0)
+// sum returns the bytes of all layers, as far as the daemon has said them.
+func (all layerSizes) sum() (done, total int64) {
 	for _, l := range all {
 		done, total = done+l[0], total+l[1]
 	}
+	return done, total
+}
+
+// String returns the sum in words.
+func (all layerSizes) String() string {
+	done, total := all.sum()
 	if total <= 0 {
 		return "asking its registry"
 	}

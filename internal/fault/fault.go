@@ -58,7 +58,7 @@ var kinds = map[Kind]kindInfo{
 		[]string{"Check the command and its working directory", "Try again"}},
 	SessionNotFound: {"SESSION_NOT_FOUND", "session", "low", "Session not found: ", -32602, 404,
 		[]string{"Leave session_id out to use your default session", "Use session_id \"new\" for a fresh one",
-			"Call get_sessions to see the live ones"}},
+			"To see yours, call get_sessions (or: sandlot sessions)"}},
 	Connection: {"CONNECTION_ERROR", "network", "high", "Connection error: ", -32603, 503,
 		[]string{"Try again in a moment", "Run `sandlot doctor` on the server's machine"}},
 	InvalidParameters: {"INVALID_PARAMETERS", "validation", "low", "Invalid parameters: ", -32602, 400,

@@ -29,6 +29,7 @@ type duplex struct {
 	answers *runningAnswers
 	origin  event.Origin     // of the request that carries the messages
 	results toolview.Results // that the client asks for
+	stops   <-chan struct{}  // closed when the server stops: the session ends as soon as all calls are answered
 
 	lines    chan inputResult // from the goroutine that reads the input
 	readers  sync.WaitGroup
@@ -89,30 +90,54 @@ func (d *duplex) SessionID() string { return "" }
 
 // Read implements mcp.Connection.
 func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
-	for len(d.queue) == 0 {
+	for stops := d.stops; len(d.queue) == 0; {
+		var answered <-chan struct{}
+		if stops == nil && d.stops != nil {
+			answered = d.written
+			if d.allWritten() {
+				select {
+				case l := <-d.lines: // it was there before the stop, and its client waits for the answer
+					if err := d.take(ctx, l); err != nil {
+						return nil, err
+					}
+					continue
+				default:
+					return nil, io.EOF
+				}
+			}
+		}
 		select {
+		case <-stops:
+			stops = nil
+		case <-answered:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-d.closed:
 			return nil, io.EOF
 		case l := <-d.lines:
-			if l.err != nil {
-				d.awaitAnswers(ctx, l.err)
-				return nil, l.err
+			if err := d.take(ctx, l); err != nil {
+				return nil, err
 			}
-			if errorAnswer := d.register(l.inputLine); errorAnswer != nil {
-				l.reservation.Release()
-				if err := d.in.writeMessage(errorAnswer); err != nil {
-					return nil, err
-				}
-				continue
-			}
-			d.queue = l.messages
 		}
 	}
 	m := d.queue[0]
 	d.queue = d.queue[1:]
 	return m, nil
+}
+
+// take puts a line of the input into queue, or answers it if it is refused. At the end of the input it waits for the
+// answers, and returns the error that ended it.
+func (d *duplex) take(ctx context.Context, l inputResult) error {
+	if l.err != nil {
+		d.awaitAnswers(ctx, l.err)
+		return l.err
+	}
+	if errorAnswer := d.register(l.inputLine); errorAnswer != nil {
+		l.reservation.Release()
+		return d.in.writeMessage(errorAnswer)
+	}
+	d.queue = l.messages
+	return nil
 }
 
 // lastAnswers is how long calls may run on when the input has ended.

@@ -242,7 +242,8 @@ type Asked struct {
 	Results toolview.Results
 }
 
-// Serve serves one client over a pair of streams, as on stdio, until the input ends.
+// Serve serves one client over a pair of streams, as on stdio, until the input ends, or after EndStreams until no call
+// runs.
 func (g *Gateway) Serve(ctx context.Context, p auth.Principal, asked Asked, in io.ReadCloser, out io.WriteCloser) error {
 	ctx, release := g.tokenContext(ctx, p)
 	defer release()
@@ -262,7 +263,7 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, asked Asked, in i
 	input := newLineReader(in, stdout, g.MaxBody)
 	input.newReservation = func() *limit.Reservation { return g.Limits.NewReservation(p.ID, limit.RequestBytes) }
 	return e.server.Run(ctx, &duplex{in: input, out: stdout, owner: p.ID, limits: g.Limits, answers: &e.answers,
-		results: asked.Results, origin: event.FromContext(ctx)})
+		results: asked.Results, origin: event.FromContext(ctx), stops: g.streams.Done()})
 }
 
 // Close ends all endpoints with their sessions and suspended calls, and waits until they have

@@ -7,8 +7,9 @@ import (
 	"sandlot/internal/gateway/rpc"
 )
 
-// EndStreams ends the requests whose clients only wait for notifications, now and from now on. It is called when the
-// server stops: such a request has no end of its own, and nothing is lost with it.
+// EndStreams ends the requests whose clients only wait for notifications, now and from now on, and each client of Serve
+// when its calls are answered. It is called when the server stops: they have no end of their own, and nothing is lost
+// with them.
 func (g *Gateway) EndStreams() { g.endStreams() }
 
 // bindStanding makes a request that only waits for notifications end with EndStreams: the standing stream of the

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"sandlot/internal/auth"
@@ -183,6 +185,30 @@ func TestStdioAnswersBeforeItEnds(t *testing.T) {
 		}
 		g.Close()
 	}
+}
+
+// A line that has arrived when the server stops is answered.
+func TestStdioStopsAfterALine(t *testing.T) {
+	g := newGateway(reportCaller(), &fakeExternal{})
+	defer g.Close()
+	synctest.Test(t, func(t *testing.T) {
+		stops := make(chan struct{})
+		close(stops)
+		for range 30 { // a select among both would choose either
+			in, feed := io.Pipe()
+			out := &messageWriter{Closer: in, out: io.Discard}
+			d := &duplex{in: newLineReader(in, out, 1000), out: out, limits: g.Limits, answers: new(runningAnswers), stops: stops}
+			if _, err := d.Connect(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintln(feed, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+			synctest.Wait()
+			if m, err := d.Read(t.Context()); m == nil {
+				t.Errorf("the line is dropped: %v", err)
+			}
+			d.Close()
+		}
+	})
 }
 
 // A client whose session third-party servers know of does not hold up the server's stop.

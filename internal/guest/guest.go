@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"net"
@@ -46,7 +47,9 @@ import (
 
 // Config is the configuration of an agent.
 type Config struct {
-	Socket string // the path of the host's socket
+	Socket string // the path of the host's socket; the file with the secret is beside it
+	// Carry dials the host; nil: the agent dials Socket. All connections are carried over the stream.
+	Carry  func(context.Context) (io.ReadWriteCloser, error)
 	Secret []byte
 	Boot   *agentv1.Boot
 	Env    []string // the variables of all programs that the agent starts
@@ -68,14 +71,17 @@ type Config struct {
 func FromEnvironment() (Config, error) {
 	c := Config{Socket: os.Getenv(wire.EnvSocket), Boot: new(agentv1.Boot), ToolsDir: wire.ToolsDir,
 		Init: os.Getpid() == 1, Capable: os.Getenv(wire.EnvCapable) != ""}
-	if c.Socket == "" {
+	var err error
+	if c.Carry, err = carrierOf(c.Socket); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", wire.EnvSocket, err)
+	}
+	if c.Socket == "" || c.Carry != nil {
 		c.Socket = wire.SocketDir + "/" + wire.Socket
 	}
 	text := []byte(os.Getenv(wire.EnvSecret))
 	if len(text) == 0 { // others can read the environment of a container
 		text, _ = os.ReadFile(filepath.Join(filepath.Dir(c.Socket), wire.SecretFile))
 	}
-	var err error
 	if c.Secret, err = hex.DecodeString(string(text)); err != nil || len(c.Secret) != wire.SecretLen {
 		return Config{}, fmt.Errorf("%s, or else the file %s beside the socket, must be %d bytes in hexadecimal",
 			wire.EnvSecret, wire.SecretFile, wire.SecretLen)
@@ -120,6 +126,10 @@ func Main() int {
 	// A setuid file gives programs no privileges, and they cannot read this process's memory.
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	if err := readEnvironment(); err != nil {
+		fmt.Fprintln(os.Stderr, "sandlot-agent:", err)
+		return 1
+	}
 	plainFiles, enclosed := os.Getenv(wire.EnvPlainFiles) != "", os.Getenv(wire.EnvEnclosed) != ""
 	var kept []uintptr
 	if os.Getenv(wire.EnvCapable) != "" {
@@ -203,6 +213,7 @@ type Agent struct {
 	config      Config
 	user        *user.User
 	output      *outputFiles
+	carried     carried
 	callStreams chan net.Conn // Call streams, for the HTTP server
 	work        sync.WaitGroup
 	// workdirFound: the folder where programs start was there.
@@ -306,6 +317,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	end()
 	server.Close()
+	a.carried.close()
 	a.tools.Close()
 	a.mu.Lock()
 	interps := slices.Collect(maps.Values(a.interps))
@@ -412,7 +424,7 @@ func (a *Agent) awaitSocket(ctx context.Context) {
 	if a.config.OrphanTimeout > 0 {
 		limit = min(limit, a.config.OrphanTimeout)
 	}
-	for began := time.Now(); ctx.Err() == nil && time.Since(began) < limit; {
+	for began := time.Now(); a.config.Carry == nil && ctx.Err() == nil && time.Since(began) < limit; {
 		if _, err := os.Lstat(a.config.Socket); !errors.Is(err, os.ErrNotExist) {
 			return
 		}
@@ -490,6 +502,9 @@ func (a *Agent) link(ctx context.Context) linkResult {
 // dialHost dials the host's socket, and makes sure that no program of the sandbox listens there:
 // programs that are root may be able to replace the socket of `sandlot-agent connect`.
 func (a *Agent) dialHost(ctx context.Context) (net.Conn, error) {
+	if a.config.Carry != nil { // the host alone is at the other end; programs of the sandbox may dial it, too
+		return a.carried.open(ctx, a.config.Carry)
+	}
 	c, err := new(net.Dialer).DialContext(ctx, "unix", a.config.Socket)
 	if err != nil || !a.config.Init || process.InGVisor() {
 		return c, err
@@ -540,7 +555,11 @@ func (a *Agent) dialDirect(ticket []byte) (*os.File, error) {
 	if err := wire.GreetDirect(c, wire.Ticket(ticket)); err != nil {
 		return nil, err
 	}
-	f, err := c.(*net.UnixConn).File()
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, wire.Errorf(connect.CodeUnimplemented, "the connections of this sandbox are carried over another one")
+	}
+	f, err := u.File()
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,8 @@ def _load():
     import importlib.util, os, sys
     folder = "` + wire.ToolsPython + `/mcp_tools"
     if not os.path.exists(folder):
-        raise ModuleNotFoundError("No module named 'mcp_tools'", name="mcp_tools")
+        raise ModuleNotFoundError("No module named 'mcp_tools': no MCP server is connected, whose tools it would have",
+            name="mcp_tools")
     spec = importlib.util.spec_from_file_location("mcp_tools", folder + "/__init__.py", submodule_search_locations=[folder])
     module = sys.modules["mcp_tools"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

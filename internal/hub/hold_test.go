@@ -203,6 +203,257 @@ func TestHoldIsBounded(t *testing.T) {
 	})
 }
 
+// TestHoldOnFaces: while a face of a person shows questions, connections wait for its answers, though no client can ask.
+func TestHoldOnFaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, connect := holdingHub(t, "ask ann network.reach ruled.example:443")
+		watch := func(p auth.Principal) Live {
+			l, err := h.WatchQuestions(t.Context(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		waits := func(p auth.Principal, host string, unlisted bool) chan egress.Verdict {
+			done := make(chan egress.Verdict, 1)
+			go func() { done <- connect(p, host, unlisted) }()
+			synctest.Wait()
+			return done
+		}
+		mayHold := func(p auth.Principal) bool {
+			return h.Asker().MayHold(egress.Owner{Principal: p.ID, Session: "s1"}, "new.example")
+		}
+		// Faces of others, and operators who look at everyone's questions, are not asked.
+		for _, p := range []auth.Principal{auth.User("bob", false), {ID: "user:op", Name: "op", Roles: auth.NewRoles(auth.Operator)}} {
+			defer watch(p).Close()
+		}
+		if got := connect(ann, "ruled.example:443", false); got != egress.Asked || mayHold(auth.Local) {
+			t.Errorf("with the faces of others: %v", got)
+		}
+		face, second := watch(ann), watch(ann)
+		local := watch(auth.Local)
+		began := time.Now()
+		all := []chan egress.Verdict{waits(ann, "ruled.example:443", false), waits(ann, "ruled.example:443", false)}
+		answerFirst(t, h, 1, "ruled.example", question.Once)
+		for _, done := range all {
+			if got := <-done; got != egress.Granted || time.Since(began) > 0 {
+				t.Errorf("after a yes on a face: %v after %s", got, time.Since(began))
+			}
+		}
+		if got := connect(ann, "ruled.example:443", false); got != egress.Granted {
+			t.Errorf("the next connection: %v", got)
+		}
+		// A rule asks before it is known that the connection waits: what was answered is not asked again.
+		if got := h.Reach(egress.Owner{Principal: ann.ID, Session: "s1"}, "ruled.example:443", egress.Connecting); got.Verdict !=
+			egress.Granted || len(h.Questions.List(nil)) > 0 {
+			t.Errorf("the rule says %v, and asks %v", got, h.Questions.List(nil))
+		}
+		if got := connect(ann, "new.example:443", true); got != egress.Asked || mayHold(ann) {
+			t.Errorf("a user with a token, about a host of no rule: %v", got)
+		}
+		// The answer counts for a minute. Nobody answers the next question: the connection does not wait for ever.
+		time.Sleep(answerSpan)
+		synctest.Wait()
+		began = time.Now()
+		if got := connect(ann, "ruled.example:443", false); got != egress.Asked || time.Since(began) != 20*time.Second {
+			t.Errorf("without an answer: %v after %s", got, time.Since(began))
+		}
+		// The page is reloaded meanwhile: the question stays, and its answer counts for the next connection.
+		face.Close()
+		second.Close()
+		answerFirst(t, h, 1, "ruled.example", question.Once)
+		if got := connect(ann, "ruled.example:443", false); got != egress.Granted {
+			t.Errorf("after a late yes: %v", got)
+		}
+		// The person at the keyboard is asked about what no rule lists, and about so many hosts at once.
+		if !mayHold(auth.Local) {
+			t.Error("names are not held")
+		}
+		for n := range maxHosts {
+			all = append(all, waits(auth.Local, strings.Repeat("x", n+1)+".example:443", true))
+		}
+		if got := connect(auth.Local, "one-more.example:443", true); got != egress.Asked || mayHold(auth.Local) {
+			t.Errorf("one host more: %v", got)
+		}
+		for n := range maxHosts {
+			answerFirst(t, h, maxHosts-n, "example", question.Session)
+		}
+		for _, done := range all[2:] {
+			if got := <-done; got != egress.Granted {
+				t.Errorf("after a yes: %v", got)
+			}
+		}
+		local.Close()
+		time.Sleep(answerSpan)
+		synctest.Wait()
+		if len(h.asking.faces) != 2 { // of bob and of the operator
+			t.Errorf("faces are left: %v", h.asking.faces)
+		}
+	})
+}
+
+// facedHub is a hub that asks the person at the keyboard on a face, the function by which a program of a session connects,
+// and the one that says whether its names resolve.
+func facedHub(t *testing.T) (h *Hub, face Live, connect func(session, host string) egress.Verdict,
+	resolves func(session, name string) bool) {
+	h, _ = holdingHub(t)
+	face, err := h.WatchQuestions(t.Context(), auth.Local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, face, func(session, host string) egress.Verdict {
+			return h.Asker().Hold(t.Context(), egress.Owner{Principal: auth.Local.ID, Session: session}, host, true).Verdict
+		}, func(session, name string) bool {
+			return h.Asker().MayHold(egress.Owner{Principal: auth.Local.ID, Session: session}, name)
+		}
+}
+
+// TestHoldLateOnFaces: a yes that a face gives when no connection waits any more is for the next connection, once, and is
+// there without the face.
+func TestHoldLateOnFaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, face, connect, resolves := facedHub(t)
+		if got := connect("s1", "new.example:443"); got != egress.Asked {
+			t.Errorf("without an answer: %v", got)
+		}
+		answerFirst(t, h, 1, "new.example", question.Once)
+		synctest.Wait()
+		face.Close()
+		time.Sleep(2 * answerSpan)
+		if !resolves("s1", "new.example") || resolves("s2", "new.example") || resolves("s1", "ew.example") {
+			t.Error("the name does not resolve, or others do")
+		}
+		if got := connect("s1", "new.example:443"); got != egress.Granted {
+			t.Errorf("the next connection: %v", got)
+		}
+		if got := connect("s1", "new.example:443"); got != egress.Asked || resolves("s1", "new.example") {
+			t.Errorf("the one after it: %v", got)
+		}
+	})
+}
+
+// TestHoldAnsweredOnFaces: what a face has answered counts for a minute, also for lookups of the name and in a call that
+// begins then, and leaves room for other questions; those of one session leave room for those of another.
+func TestHoldAnsweredOnFaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, face, connect, resolves := facedHub(t)
+		defer face.Close()
+		var all sync.WaitGroup
+		for n := range 2 * maxHosts {
+			host := strings.Repeat("x", n+1) + ".example"
+			if !resolves("s1", host) {
+				t.Fatalf("%s does not resolve", host)
+			}
+			all.Go(func() {
+				if got := connect("s1", host+":443"); got != egress.Granted {
+					t.Errorf("%s: %v", host, got)
+				}
+			})
+			answerFirst(t, h, 1, host, question.Once)
+			all.Wait()
+		}
+		for n := range maxHosts {
+			all.Go(func() { connect("s1", strings.Repeat("y", n+1)+".example:443") })
+		}
+		synctest.Wait()
+		if resolves("s1", "z.example") || !resolves("s2", "z.example") {
+			t.Error("the questions of a session are not bounded, or bound another's")
+		}
+		if !resolves("s1", "x.example") {
+			t.Error("an answered name does not resolve")
+		}
+		c := &person{answer: always("cancel")}
+		end := begunCall(t, h, auth.Local, c)
+		if got := connect("s1", "x.example:443"); got != egress.Granted || c.count() != 0 {
+			t.Errorf("in a call: %v after %d questions", got, c.count())
+		}
+		for n := range maxHosts {
+			all.Go(func() { connect("s3", strings.Repeat("z", n+1)+".example:443") })
+		}
+		synctest.Wait()
+		if !resolves("s1", "x.example") || !resolves("s3", "z.example") || resolves("s3", "new.example") {
+			t.Error("in a call with many hosts, names about which somebody was asked do not resolve, or others do")
+		}
+		end()
+		all.Wait()
+	})
+}
+
+// TestHoldInCallsAndOnFaces: what a client cannot show is asked on faces, one host beside the other, and given up when the last
+// face is gone for longer than a page takes to reload.
+func TestHoldInCallsAndOnFaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, face, connect, _ := facedHub(t)
+		c := &person{answer: always("error")}
+		defer begunCall(t, h, auth.Local, c)()
+		first, second := make(chan egress.Verdict, 1), make(chan egress.Verdict, 1)
+		go func() { first <- connect("s1", "first.example:443") }()
+		go func() { second <- connect("s1", "second.example:443") }()
+		answerFirst(t, h, 2, "first.example", question.Once)
+		if got := <-first; got != egress.Granted || c.count() != 2 {
+			t.Errorf("the first: %v, after %d questions in the client", got, c.count())
+		}
+		face.Close()
+		time.Sleep(reloadTime / 2)
+		again, err := h.WatchQuestions(t.Context(), auth.Local)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(reloadTime)
+		if n := len(h.Questions.List(nil)); n != 1 {
+			t.Errorf("when the page was reloaded: %d questions", n)
+		}
+		again.Close()
+		began := time.Now()
+		if got := <-second; got != egress.Asked || time.Since(began) != reloadTime || len(h.Questions.List(nil)) > 0 {
+			t.Errorf("without a face: %v after %v", got, time.Since(began))
+		}
+	})
+}
+
+// TestHoldOff: without a time to wait, nobody is asked.
+func TestHoldOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, connect := holdingHub(t, "ask ann network.reach ruled.example:443")
+		h.NetworkHold = func() time.Duration { return 0 }
+		face, err := h.WatchQuestions(t.Context(), ann)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer face.Close()
+		got := connect(ann, "ruled.example:443", false)
+		synctest.Wait()
+		if list := h.Questions.List(nil); got != egress.Asked || len(list) > 0 {
+			t.Errorf("%v, with the questions %v", got, list)
+		}
+	})
+}
+
+// TestHoldForgetsPanics: a question that fails inside the server does not stay.
+func TestHoldForgetsPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, face, connect, _ := facedHub(t)
+		timeout := h.QuestionTimeout
+		h.QuestionTimeout = func() time.Duration { panic("a fault") }
+		if got := connect("s1", "new.example:443"); got != egress.Asked {
+			t.Errorf("at first: %v", got)
+		}
+		h.QuestionTimeout = timeout
+		done := make(chan egress.Verdict, 1)
+		go func() { done <- connect("s1", "new.example:443") }()
+		answerFirst(t, h, 1, "new.example", question.Session)
+		if got := <-done; got != egress.Granted {
+			t.Errorf("then: %v", got)
+		}
+		face.Close()
+		time.Sleep(answerSpan)
+		synctest.Wait()
+		if len(h.asking.faces) > 0 {
+			t.Errorf("faces are left: %v", h.asking.faces)
+		}
+	})
+}
+
 // TestHoldOfARule: what a rule asks stays a question when nobody has answered within the call, and the person who answers
 // it later is heard; the client is shown all that an answer allows.
 func TestHoldOfARule(t *testing.T) {
@@ -226,6 +477,16 @@ func TestHoldOfARule(t *testing.T) {
 		if got := connect(auth.Local, "github.com:443", false); got != egress.Granted {
 			t.Errorf("after an answer on a terminal: %v", got)
 		}
+		// What a client has answered counts until its call ends, and is not asked again.
+		end = begunCall(t, h, auth.Local, &person{answer: always(allowOnce)})
+		if got := connect(auth.Local, "pypi.org:443", false); got != egress.Granted {
+			t.Errorf("after an answer in a client: %v", got)
+		}
+		if got := h.Reach(egress.Owner{Principal: auth.Local.ID, Session: "s1"}, "pypi.org:443", egress.Connecting); got.Verdict !=
+			egress.Granted || len(h.Questions.List(nil)) > 0 {
+			t.Errorf("the rule says %v, and asks %v", got, h.Questions.List(nil))
+		}
+		end()
 		if got := connect(auth.Local, "github.com:443", false); got != egress.Asked {
 			t.Errorf("an answer for once counts twice: %v", got)
 		}

@@ -15,8 +15,10 @@ import (
 
 	"sandlot/internal/audit"
 	"sandlot/internal/auth"
+	"sandlot/internal/checkup"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
+	"sandlot/internal/inventory"
 	"sandlot/internal/policy"
 	"sandlot/internal/port"
 	"sandlot/internal/question"
@@ -60,6 +62,11 @@ type Config struct {
 	Terminals *tty.Registry
 	// Templates has the templates; nil: the server has none.
 	Templates *template.Set
+	// Images has the images of the server's store, and Pulls gets more; nil: the server has none.
+	Images *inventory.Inventory
+	Pulls  *inventory.Pulls
+	// Doctor checks the server's machine; nil: nobody can ask for that.
+	Doctor *checkup.Checkups
 	// Tokens has the tokens of all users; nil: none are made here.
 	Tokens auth.Store
 	// Consent returns the verdict about an operation about which no rule decides; nil: the one that it gets.

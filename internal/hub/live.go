@@ -113,6 +113,7 @@ func (h *Hub) WatchQuestions(ctx context.Context, p auth.Principal) (Live, error
 	l := &liveQuestions{watched: w}
 	if h.Questions != nil {
 		l.watch, l.first = h.Questions.Watch(questionsOf(p))
+		l.end = h.asking.watch(p.ID)
 	}
 	return l, nil
 }
@@ -129,6 +130,7 @@ type liveQuestions struct {
 	watched
 	watch *question.Watch // nil: there are no questions
 	first []question.Question
+	end   func() // of the person's presence; nil as watch is
 	begun bool
 }
 
@@ -177,6 +179,7 @@ func allQuestions(all []question.Question) QuestionChange {
 func (l *liveQuestions) Close() {
 	if l.watch != nil {
 		l.watch.Close()
+		l.end()
 	}
 }
 

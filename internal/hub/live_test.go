@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
+	"sandlot/internal/template"
 	"sandlot/internal/tool"
 )
 
@@ -158,5 +160,30 @@ func TestWhoseQuestionsAreWatched(t *testing.T) {
 	eve.Roles = auth.NewRoles(auth.Operator)
 	if of := questionsOf(ann); of == nil || of("user:bob") || !of(ann.ID) || questionsOf(eve) != nil {
 		t.Error("somebody sees another's questions")
+	}
+}
+
+// TestTemplateChanges: a list is told anew when a template is gone, also if another has come, and only then.
+func TestTemplateChanges(t *testing.T) {
+	told := map[string]string{}
+	for i, c := range []struct {
+		names string
+		state string
+		want  int // templates that change; -1: all are told anew
+	}{
+		{"a b", "ready", -1}, {"a b", "ready", 0}, {"a b", "failed", 2}, {"a c", "failed", -1}, {"a c", "failed", 0},
+		{"a c d", "failed", 1}, {"a", "failed", -1}, {"a", "failed", 0}, {"a", "ready", 1},
+	} {
+		var all []Template
+		for name := range strings.FieldsSeq(c.names) {
+			all = append(all, Template{Name: name, State: template.State(c.state)})
+		}
+		got := templateChanges(told, all, i == 0)
+		if anew := len(got) == 1 && got[0].(TemplatesChange).Change == changeAll; anew != (c.want < 0) || !anew && len(got) != c.want {
+			t.Errorf("%d: %+v", i, got)
+		}
+		if len(told) != len(all) {
+			t.Errorf("%d: told: %v", i, told)
+		}
 	}
 }

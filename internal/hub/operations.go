@@ -72,6 +72,14 @@ var (
 	ListTemplates = newOp(policy.TemplateList, (*Hub).listTemplates)
 	BuildTemplate = newOp(policy.TemplateBuild, (*Hub).buildTemplate)
 
+	ListImages  = newOp(policy.ImageList, (*Hub).listImages)
+	PullImage   = newOp(policy.ImagePull, (*Hub).pullImage)
+	EndPull     = newOp(policy.ImagePull, (*Hub).endPull)
+	RemoveImage = newOp(policy.ImageRemove, (*Hub).removeImage)
+
+	RunDoctor  = newOp(policy.DoctorRun, (*Hub).runDoctor)
+	ReadDoctor = newOp(policy.DoctorRead, (*Hub).readDoctor)
+
 	ReadDatabase = newOp(policy.DatabaseRead, (*Hub).readDatabase)
 	ListBackups  = newOp(policy.DatabaseRead, (*Hub).listBackups)
 	MakeBackup   = newOp(policy.DatabaseBackup, (*Hub).makeBackup)

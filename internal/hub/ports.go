@@ -54,6 +54,9 @@ type PortConn struct {
 // the sandbox has closed its side. Then the connection to the sandbox ends the stream.
 var HalfCloseTimeout = wire.HostMuxConfig().StreamCloseTimeout
 
+// DrainTimeout is how long connections to ports may go on when the server stops.
+const DrainTimeout = port.DrainTimeout
+
 // CloseWrite closes the direction to the port. Close of a stream to the sandbox does only
 // that; the other direction stays open.
 func (c *PortConn) CloseWrite() error { return c.Close() }

@@ -56,6 +56,9 @@ func (h *Hub) reachAsked(r Request, phase egress.Phase) egress.Ruling {
 	case known:
 		return egress.Ruling{Verdict: egress.Denied, Answered: true}
 	}
+	if ruling, known := h.asking.counts(r.Principal.ID, r.Resource.ID, r.Detail); known {
+		return ruling
+	}
 	o, err := h.Questions.Ask(h.reachQuestion(r), question.Grace, false)
 	if err != nil {
 		h.Log.Warn("a question about a host was not put", "principal", r.Principal.ID, "error", err)

@@ -40,23 +40,23 @@ func (c RegistryChoice) detail(*Hub, auth.Principal) string { return c.Text() }
 
 var errNoRegistry = fault.New(fault.NotFound, "this server has no MCP registry")
 
-func (h *Hub) searchRegistry(ctx context.Context, _ auth.Principal, s RegistrySearch) (RegistryFound, error) {
+func (h *Hub) searchRegistry(ctx context.Context, p auth.Principal, s RegistrySearch) (RegistryFound, error) {
 	if h.Registries == nil {
 		return RegistryFound{}, errNoRegistry
 	}
-	return h.Registries.Search(ctx, s.Query)
+	return h.Registries.Search(registry.For(ctx, p.Payer()), s.Query)
 }
 
-func (h *Hub) readRegistry(ctx context.Context, _ auth.Principal, r RegistryReference) (RegistryEntry, error) {
+func (h *Hub) readRegistry(ctx context.Context, p auth.Principal, r RegistryReference) (RegistryEntry, error) {
 	if h.Registries == nil {
 		return RegistryEntry{}, errNoRegistry
 	}
-	return h.Registries.Get(ctx, r.Reference)
+	return h.Registries.Get(registry.For(ctx, p.Payer()), r.Reference)
 }
 
-func (h *Hub) planRegistry(ctx context.Context, _ auth.Principal, c RegistryChoice) (RegistryPlan, error) {
+func (h *Hub) planRegistry(ctx context.Context, p auth.Principal, c RegistryChoice) (RegistryPlan, error) {
 	if h.Registries == nil {
 		return RegistryPlan{}, errNoRegistry
 	}
-	return h.Registries.Plan(ctx, c.Reference, c.Choice)
+	return h.Registries.Plan(registry.For(ctx, p.Payer()), c.Reference, c.Choice)
 }

@@ -18,8 +18,7 @@ type RulesOwner string
 
 // resource implements resourceInput.
 func (n RulesOwner) resource(_ *Hub, p auth.Principal) policy.Resource {
-	id := ownerID(p, string(n))
-	return policy.Resource{Kind: "principal", ID: id, Owner: id}
+	return ofPrincipal(p, string(n))
 }
 
 // ownerID returns the id of the principal of that id or name; empty: of the one who asks.
@@ -31,6 +30,12 @@ func ownerID(p auth.Principal, name string) string {
 		return id
 	}
 	return name
+}
+
+// ofPrincipal is what belongs to the principal of that id or name; empty: to the one who asks.
+func ofPrincipal(p auth.Principal, name string) policy.Resource {
+	id := ownerID(p, name)
+	return policy.Resource{Kind: "principal", ID: id, Owner: id}
 }
 
 // otherPrincipal returns the principal of that id or name, without the rights of any token.
@@ -103,8 +108,7 @@ type PolicyCheck struct {
 
 // resource implements resourceInput.
 func (c PolicyCheck) resource(_ *Hub, p auth.Principal) policy.Resource {
-	id := ownerID(p, c.Principal)
-	return policy.Resource{Kind: "principal", ID: id, Owner: id}
+	return ofPrincipal(p, c.Principal)
 }
 
 // PolicyVerdict is what would happen.

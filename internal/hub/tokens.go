@@ -22,8 +22,7 @@ type TokenOwner string
 
 // resource implements resourceInput.
 func (n TokenOwner) resource(_ *Hub, p auth.Principal) policy.Resource {
-	id := ownerID(p, string(n))
-	return policy.Resource{Kind: "principal", ID: id, Owner: id}
+	return ofPrincipal(p, string(n))
 }
 
 // TokenList is the tokens of a user, without their values.
@@ -67,10 +66,7 @@ type NewToken struct {
 }
 
 // resource implements resourceInput.
-func (n NewToken) resource(_ *Hub, p auth.Principal) policy.Resource {
-	id := ownerID(p, n.User)
-	return policy.Resource{Kind: "principal", ID: id, Owner: id}
-}
+func (n NewToken) resource(_ *Hub, p auth.Principal) policy.Resource { return ofPrincipal(p, n.User) }
 
 // MadeToken is a new token. Its value is in no other answer.
 type MadeToken struct {

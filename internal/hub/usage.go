@@ -23,8 +23,7 @@ type UsageQuery struct {
 
 // resource implements resourceInput.
 func (q UsageQuery) resource(_ *Hub, p auth.Principal) policy.Resource {
-	id := ownerID(p, q.Principal)
-	return policy.Resource{Kind: "principal", ID: id, Owner: id}
+	return ofPrincipal(p, q.Principal)
 }
 
 // UsageDays is for how many days usage is read; 0: 30.

@@ -61,6 +61,8 @@ type Template struct {
 	Start []string
 	// ArchiveComes says that the server is still fetching the lists of a distribution's archive for the template.
 	ArchiveComes bool `json:",omitempty"`
+	// PackagesCome are the ready packages of Python and Node that the server is still installing for the template.
+	PackagesCome []string `json:",omitempty"`
 }
 
 // User is a user of a sandbox, as its image's /etc/passwd and /etc/group say.

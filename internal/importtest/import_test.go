@@ -18,7 +18,8 @@ var only = map[string][]string{
 	// Implementations are put together in one place.
 	// sandlot-runsc is a part of the gVisor runtime, in a process of its own.
 	"sandlot/internal/runtime": {"sandlot/internal/app", "sandlot/cmd/sandlot-runsc"},
-	"sandlot/internal/store":   {"sandlot/internal/app"},
+	"sandlot/internal/store":   {"sandlot/internal/app", "sandlot/internal/replica"},
+	"sandlot/internal/replica": {"sandlot/internal/app"},
 	// Edges.
 	"sandlot/internal/gateway":      {"sandlot/internal/app", "sandlot/internal/api"},
 	"sandlot/internal/api":          {"sandlot/internal/app", "sandlot/internal/cli", "sandlot/internal/tui", "sandlot/test/reference"},
@@ -61,7 +62,7 @@ var only = map[string][]string{
 	"golang.org/x/crypto":           {"sandlot/internal/certificate", "sandlot/deploy/release"},
 	"github.com/go-jose/go-jose":    {"sandlot/internal/auth/oidc"},
 	"modernc.org/sqlite":            {"sandlot/internal/finder", "sandlot/internal/store"},
-	"github.com/jackc/pgx":          {"sandlot/internal/store"},
+	"github.com/jackc/pgx":          {"sandlot/internal/store", "sandlot/internal/replica"},
 	"charm.land":                    {"sandlot/internal/tui"},
 	"github.com/spf13/cobra":        {"sandlot/internal/cli"},
 	"go.yaml.in/yaml": {"sandlot/internal/builtin", "sandlot/internal/clientconfig", "sandlot/internal/config",
@@ -74,11 +75,11 @@ var only = map[string][]string{
 	"golang.org/x/net/dns":            {"sandlot/internal/guest/network"},
 	"golang.org/x/net/http/httpproxy": {"sandlot/internal/egress"},
 	"golang.org/x/time": {"sandlot/internal/egress", "sandlot/internal/agent",
-		"sandlot/internal/guest/network", "sandlot/internal/toolcall"},
-	"golang.org/x/sync": {"sandlot/internal/limit", "sandlot/internal/port", "sandlot/internal/servers",
+		"sandlot/internal/guest/network", "sandlot/internal/toolcall", "sandlot/internal/registry"},
+	"golang.org/x/sync": {"sandlot/internal/limit", "sandlot/internal/replica", "sandlot/internal/port", "sandlot/internal/servers",
 		"sandlot/internal/snapshot",
 		"sandlot/internal/session", "sandlot/internal/app", "sandlot/internal/guest/network", "sandlot/internal/oci",
-		"sandlot/internal/runtime/docker", "sandlot/test/bench"},
+		"sandlot/internal/runtime/docker", "sandlot/internal/runtime/microsandbox", "sandlot/test/bench"},
 	"github.com/klauspost/compress": {"sandlot/internal/oci", "sandlot/internal/runtime/program",
 		"sandlot/internal/runtime/gvisor/frozen"},
 	"github.com/google/go-containerregistry": {"sandlot/deploy/release", "sandlot/internal/oci", "sandlot/test/bench"},
@@ -94,7 +95,7 @@ var only = map[string][]string{
 	"github.com/distribution/reference":      {"sandlot/internal/runtime/docker", "sandlot/internal/dockercommand"},
 	"github.com/containerd/errdefs":          {"sandlot/internal/runtime/docker", "sandlot/internal/oci"},
 	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/cmd/sandlot-runsc",
-		"sandlot/test/bench"},
+		"sandlot/internal/runtime/microsandbox/msbtest", "sandlot/test/bench"},
 }
 
 // never lists what a package does not import, directly or through others.

@@ -67,7 +67,7 @@ func TestPathsOfComments(t *testing.T) {
 }
 
 // theirs are names that Linux and PostgreSQL gave.
-var theirs = strings.Fields("disk_full fanotify_event_metadata io_uring_setup ipt_entry proc_pid_io " +
+var theirs = strings.Fields("disk_full offline_access fanotify_event_metadata io_uring_setup ipt_entry proc_pid_io " +
 	"proc_pid_mountinfo proc_pid_stat query_canceled read_only_sql_transaction request_key seccomp_data sockaddr_in " +
 	"too_many_connections undefined_table xt_entry_match xt_entry_target xt_udp")
 

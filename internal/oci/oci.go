@@ -122,6 +122,30 @@ func (s *Store) makeFolders() error {
 	return nil
 }
 
+// Transfer sums up the progress of all layers of an image. The zero value is one that has not begun.
+type Transfer struct{ layers map[string]Progress }
+
+// Add takes the progress of one layer.
+func (t *Transfer) Add(p Progress) {
+	if t.layers == nil {
+		t.layers = map[string]Progress{}
+	}
+	t.layers[p.Layer] = p
+}
+
+// Bytes returns how much of the layers is here, and how much they have, as far as that is known.
+func (t *Transfer) Bytes() (done, total int64) {
+	for _, l := range t.layers {
+		size := max(l.Total, l.Done)
+		if total += size; l.Stage == Loaded || l.Stage == Present {
+			done += size
+		} else {
+			done += l.Done
+		}
+	}
+	return done, total
+}
+
 // progress calls an Options.Progress from several goroutines, one at a time.
 type progress struct {
 	mu   sync.Mutex

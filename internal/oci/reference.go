@@ -37,6 +37,19 @@ func parseReference(ref string) (name.Reference, error) {
 	return parsed, nil
 }
 
+// CheckReference returns the name that Docker shows for a reference, or an error for what is not a reference, or not a
+// platform of which there are images here; an empty platform is this machine's.
+func CheckReference(ref, platform string) (string, error) {
+	parsed, err := parseReference(ref)
+	if err != nil {
+		return "", err
+	}
+	if _, err := parsePlatform(fault.Clip(platform)); err != nil {
+		return "", err
+	}
+	return familiar(parsed), nil
+}
+
 // isLoopback reports whether a host, perhaps with a port, is this machine. Docker, too, speaks plain HTTP with a
 // registry that is.
 func isLoopback(host string) bool {

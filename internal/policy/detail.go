@@ -51,6 +51,7 @@ var details = map[Operation]detailKind{
 
 	PortExpose: portNumber, PortClose: portNumber, PortDial: portNumber, PortVisit: portNumber,
 	SessionCreate: templateName, TemplateBuild: plainText, // the template
+	ImagePull:    plainText,                                  // the image's name, as lists have it
 	PromptGet:    plainText,                                  // SERVER/NAME
 	RegistryRead: registryEntry, RegistryPlan: registryEntry, // [REGISTRY:]NAME[@VERSION]
 	ResourceRead: resourceURI,

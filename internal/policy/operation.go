@@ -83,7 +83,8 @@ const (
 
 	ConsoleRead   Operation = "console.read"   // the files of the web console
 	ConsoleLink   Operation = "console.link"   // a one-time link, with which a browser logs in
-	ConsoleLogin  Operation = "console.login"  // log a browser in, with such a link or a token
+	ConsoleBegin  Operation = "console.begin"  // begin a browser's log-in at an OIDC provider
+	ConsoleLogin  Operation = "console.login"  // log a browser in: with such a link, a token, or at a provider
 	ConsoleLogout Operation = "console.logout" // end the log-in of a browser
 
 	PrincipalRead Operation = "principal.read" // who asks, and with which roles
@@ -118,6 +119,13 @@ const (
 
 	TemplateList  Operation = "template.list"
 	TemplateBuild Operation = "template.build"
+
+	ImageList   Operation = "image.list"   // the images of the server's store, and the pulls
+	ImagePull   Operation = "image.pull"   // get one from its registry, or end that
+	ImageRemove Operation = "image.remove" // one that no template uses
+
+	DoctorRead Operation = "doctor.read" // what the last checks of the server's machine have found
+	DoctorRun  Operation = "doctor.run"  // check it; for that a sandbox boots
 
 	DatabaseRead    Operation = "database.read"    // which backup was restored last
 	DatabaseBackup  Operation = "database.backup"  // write all that is stored to a file on the server
@@ -168,7 +176,8 @@ var table = map[Operation]rule{
 	MCPRestart: changes, MCPDisconnect: changes, MCPLogs: reads, MCPCall: changes,
 	RegistrySearch: reads, RegistryRead: reads, RegistryPlan: reads,
 	LoginBegin: {anyone: true, changes: true}, LoginFinish: {anyone: true, changes: true},
-	ConsoleRead: {anyone: true}, ConsoleLink: changes, ConsoleLogin: changes, ConsoleLogout: changes,
+	ConsoleRead: {anyone: true}, ConsoleBegin: {anyone: true, changes: true}, ConsoleLink: changes,
+	ConsoleLogin: changes, ConsoleLogout: changes,
 	PrincipalRead: reads,
 	SecretList:    reads, SecretSet: changes, SecretRemove: changes, SecretUse: reads,
 	NetworkRead:    {operatorsMayForOthers: true},
@@ -194,6 +203,13 @@ var table = map[Operation]rule{
 
 	TemplateList:  reads,
 	TemplateBuild: {role: auth.Operator, deniedAct: "build the templates of all users", changes: true},
+
+	ImageList:   {role: auth.Operator, deniedAct: "see the images of the server"},
+	ImagePull:   {role: auth.Operator, deniedAct: "get images for all users", changes: true},
+	ImageRemove: {role: auth.Operator, deniedAct: "remove images of the server", changes: true},
+
+	DoctorRead: {role: auth.Operator, deniedAct: "see how the server's machine is"},
+	DoctorRun:  {role: auth.Operator, deniedAct: "check the server's machine", changes: true},
 
 	DatabaseRead:   {role: auth.Operator, deniedAct: "see which backup was restored"},
 	DatabaseBackup: {role: auth.Operator, deniedAct: "make a backup, which has the data of all users", changes: true},
@@ -231,6 +247,7 @@ var polled = map[Operation]bool{
 	SecretList: true, NetworkRead: true, NetworkReadAll: true, QuotaRead: true, QuestionList: true, TemplateList: true,
 	DatabaseRead: true, MetricsRead: true, EventRead: true, PrincipalRead: true, TokenList: true, UserList: true,
 	PolicyRead: true, PolicyCheck: true, UsageRead: true, UsageReadAll: true, ResultRead: true, PromptList: true,
+	ImageList: true, DoctorRead: true,
 }
 
 // Polled reports whether faces repeat the operation. It changes nothing, and says nothing that a sandbox or a third-party
@@ -243,8 +260,8 @@ var unasked = map[Operation]bool{
 	ClientConnect: true, ClientSetLevel: true, ClientGuide: true, ToolList: true, ToolFind: true, PromptList: true,
 	ResourceList: true, ResourceSubscribe: true, CompletionComplete: true, PortVisit: true, LoginBegin: true,
 	LoginFinish: true, QuestionList: true, QuestionAnswer: true, QuestionForget: true, EventRead: true,
-	MetricsRead: true, HealthRead: true, ConsoleRead: true, ConsoleLink: true, ConsoleLogin: true, ConsoleLogout: true,
-	PrincipalRead: true, PolicyRead: true, PolicyCheck: true,
+	MetricsRead: true, HealthRead: true, ConsoleRead: true, ConsoleBegin: true, ConsoleLink: true, ConsoleLogin: true,
+	ConsoleLogout: true, PrincipalRead: true, PolicyRead: true, PolicyCheck: true,
 }
 
 // ofNobody reports whether the operation has no principal, ever.

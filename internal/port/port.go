@@ -58,7 +58,8 @@ const (
 	MaxConns = 128
 
 	sweepInterval = time.Minute
-	drainTimeout  = 3 * time.Second
+	// DrainTimeout is how long connections to ports may go on when the server stops.
+	DrainTimeout = 3 * time.Second
 )
 
 // Errors of Check and Acquire.
@@ -109,9 +110,9 @@ func New(c Config) *Ports {
 	return p
 }
 
-// Drain ends the connections to all ports after drainTimeout. It is called when the server stops.
+// Drain ends the connections to all ports after DrainTimeout. It is called when the server stops.
 // Browsers reconnect to the next server.
-func (p *Ports) Drain() { time.AfterFunc(drainTimeout, p.cancel) }
+func (p *Ports) Drain() { time.AfterFunc(DrainTimeout, p.cancel) }
 
 // Recover reads the stored ports, which an earlier server has exposed. It must be called once, after the
 // sessions have been recovered.

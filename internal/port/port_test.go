@@ -323,7 +323,7 @@ func TestParting(t *testing.T) {
 		}
 		defer use.Release()
 		w.Drain()
-		if time.Sleep(drainTimeout - 1); use.Context.Err() != nil {
+		if time.Sleep(DrainTimeout - 1); use.Context.Err() != nil {
 			t.Error("no moment to end")
 		}
 		time.Sleep(1 * time.Nanosecond)

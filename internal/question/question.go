@@ -122,6 +122,15 @@ func New(ctx context.Context, store Store) (*Questions, error) {
 	return s, err
 }
 
+// Add adds stored answers, of principals for whom this server acts from now on.
+func (s *Questions) Add(stored []Answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range stored {
+		s.always[a.Subject] = a
+	}
+}
+
 // Known returns the answer that was given earlier, for always or for a session.
 func (s *Questions) Known(about Subject, session string) (allowed, known bool) {
 	s.mu.Lock()
@@ -134,7 +143,7 @@ func (s *Questions) Known(about Subject, session string) (allowed, known bool) {
 }
 
 // AllowedBelow reports whether a yes that counts is stored about a detail that begins so: of the subject's principal
-// and operation, for always, or for the session.
+// and operation, for always, for the session, or for its next call.
 func (s *Questions) AllowedBelow(about Subject, session string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,6 +157,11 @@ func (s *Questions) AllowedBelow(about Subject, session string) bool {
 	}
 	for k, allowed := range s.sessions {
 		if allowed && k.session == session && below(k.Subject) {
+			return true
+		}
+	}
+	for k, until := range s.once {
+		if k.session == session && below(k.Subject) && time.Now().Before(until) {
 			return true
 		}
 	}
@@ -370,14 +384,31 @@ func (s *Questions) Answer(ctx context.Context, id string, allowed bool, span Sp
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if allowed && span == Once && o.waiting == 0 && s.open[o.key()] == o {
-		s.once[o.key()] = time.Now().Add(Grace)
-		for about, until := range s.once {
-			if time.Now().After(until) {
-				delete(s.once, about)
-			}
-		}
+		s.putOnce(o.key())
 	}
 	return s.endLocked(o, Answered, allowed, reason), nil
+}
+
+// putOnce makes a yes count for the next call. The caller holds mu.
+func (s *Questions) putOnce(k sessionSubject) {
+	s.once[k] = time.Now().Add(Grace)
+	for about, until := range s.once {
+		if time.Now().After(until) {
+			delete(s.once, about)
+		}
+	}
+}
+
+// KeepOnce makes a yes that counts once, and of which the caller of Wait has no use, count for the next call, unless others
+// have waited for it.
+func (s *Questions) KeepOnce(o *Open) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, always := s.always[o.Subject]
+	_, session := s.sessions[o.key()]
+	if o.allowed && o.waiting <= 1 && !always && !session {
+		s.putOnce(o.key())
+	}
 }
 
 // AnswerForm answers an open question with the content of its form. It returns false if there is none with that id, any

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"sandlot/internal/fault"
 )
 
@@ -66,6 +68,7 @@ type Registry struct {
 	version string
 	http    *http.Client // nil: it is a copy on disk
 	gets    chan struct{}
+	asked   *askers // of all registries together
 	log     *slog.Logger
 
 	mu      sync.Mutex
@@ -81,15 +84,17 @@ func New(c Config) (*Registries, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	rs := &Registries{config: c, searches: make(chan struct{}, 3)}
+	asked := &askers{left: map[string]*rate.Limiter{}}
 	rs.ctx, rs.end = context.WithCancel(context.Background())
 	for _, s := range c.Sources {
-		r := &Registry{Source: s, age: c.Age, version: c.Version, gets: make(chan struct{}, 4), log: c.Log}
+		r := &Registry{Source: s, age: c.Age, version: c.Version, gets: make(chan struct{}, 4), asked: asked,
+			log: c.Log}
 		if s.URL != "" {
 			base, err := url.Parse(s.URL)
 			if err != nil {
 				return nil, err
 			}
-			r.http, r.folder = client(base, c.Dial), filepath.Join(c.Folder, s.Name+"-"+digest(s.URL)[:12])
+			r.http, r.folder = client(base, c.Dial), filepath.Join(c.Folder, copyName(s))
 		}
 		rs.all = append(rs.all, r)
 	}

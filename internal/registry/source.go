@@ -57,6 +57,9 @@ var errNotThere = errors.New("it is not there")
 
 // get reads one answer of a registry.
 func (r *Registry) get(ctx context.Context, path string, query url.Values) ([]byte, error) {
+	if err := r.asked.take(ctx); err != nil {
+		return nil, err
+	}
 	at := strings.TrimSuffix(r.URL, "/") + path
 	if len(query) > 0 {
 		at += "?" + query.Encode()
@@ -87,5 +90,8 @@ func (r *Registry) get(ctx context.Context, path string, query url.Values) ([]by
 
 // unreachable returns the fault for a registry that did not answer as one.
 func (r *Registry) unreachable(err error) error {
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind == fault.ResourceLimit {
+		return f
+	}
 	return fault.New(fault.Connection, "the registry %s cannot be used: %s", r.Name, fault.Printable(err.Error(), 300))
 }

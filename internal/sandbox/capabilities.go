@@ -61,8 +61,8 @@ type Image struct {
 // Images has the images from which a runtime makes sandboxes.
 type Images interface {
 	// Image returns the image of that reference, to be used. If there is none, it gets it from a
-	// registry. An ID is only looked up. Progress gets what is being done, in words.
-	Image(ctx context.Context, ref string, progress func(string)) (Image, error)
+	// registry. An ID is only looked up. Progress, which may be nil, gets how far that is.
+	Image(ctx context.Context, ref string, progress func(Progress)) (Image, error)
 	// Find returns the image of that name or ID if it is there, or else ErrNoImage. It asks no
 	// registry. What Save of another instance has made is not there.
 	Find(ctx context.Context, ref string) (Image, error)
@@ -72,6 +72,12 @@ type Images interface {
 	// RemoveSaved removes the images that Save has made, but not those of which keep says so, and
 	// those that must stay for sandboxes. The name is the one that Save gave it; it may have lost it.
 	RemoveSaved(ctx context.Context, keep func(name, id string) bool) error
+}
+
+// Progress is how far the getting of an image is.
+type Progress struct {
+	Step        string // what is being done, in words
+	Done, Total int64  // bytes, of all layers of which the size is known; Total is 0 before that
 }
 
 // Files reaches the files of sandboxes that run from outside.

@@ -172,6 +172,8 @@ type Capabilities struct {
 	Preboot Preboot // nil: each sandbox boots
 	Freezer Freezer // nil: no sandbox can sleep
 	Doctor  Doctor  // nil: it works everywhere in the same way
+	// ImagesOnly: sandboxes are made of Images alone, and not of the machine's own programs and folders.
+	ImagesOnly bool
 }
 
 // Sandbox is one living sandbox.

@@ -311,13 +311,13 @@ func (s *Sessions) endOwned(ctx context.Context, p auth.Principal, id string, e 
 	return true, s.endSession(context.WithoutCancel(ctx), session, e)
 }
 
-// closeTimeout is how long Close waits for sandboxes to say what they use, and for the store to take what they have used.
+// closeTimeout is how long Close waits for the store to take what sandboxes have used.
 const closeTimeout = 2 * time.Second
 
 // Close detaches all sandboxes. They live on for the next server.
 func (s *Sessions) Close(ctx context.Context) {
-	s.sampleAll(ctx, closeTimeout)
 	for _, session := range s.all() {
+		session.sample(ctx, nil) // its traffic: the next server asks the sandbox for all the rest
 		if booted := session.current().booted; booted != nil {
 			session.persistUse()
 			booted.Detach()

@@ -48,7 +48,7 @@ func (s *Sessions) runHistory(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		s.sampleAll(ctx, samplingTimeout)
+		s.sampleAll(ctx)
 		if time.Since(stored) >= historyInterval {
 			stored = time.Now()
 			s.storeHistory(context.WithoutCancel(ctx))
@@ -57,8 +57,8 @@ func (s *Sessions) runHistory(ctx context.Context) {
 }
 
 // sampleAll counts what all sessions have used since the last sample.
-func (s *Sessions) sampleAll(ctx context.Context, timeout time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+func (s *Sessions) sampleAll(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, samplingTimeout)
 	defer cancel()
 	s.sampleEach(ctx, s.all())
 }
@@ -101,7 +101,7 @@ func (s *Sessions) recoverHistory(ctx context.Context) error {
 }
 
 // sample counts what the session has used since the last sample. b is its sandbox, which may be about to end; nil: it
-// has none.
+// has none, or is not to be asked.
 func (s *Session) sample(ctx context.Context, b *pool.Booted) {
 	if s.sessions.HistoryStore == nil {
 		return

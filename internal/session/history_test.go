@@ -59,3 +59,31 @@ func TestUsageOfSilentSandboxes(t *testing.T) {
 		}
 	})
 }
+
+// A server that ends asks no sandbox what it uses: it would wait for those that do not answer, and the next server asks.
+func TestCloseAsksNobody(t *testing.T) {
+	if !sandboxtest.Alone(t) {
+		return
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestSessions(t, nil)
+		defer synctest.Wait()
+		defer w.close()
+		store := &noUsage{stored: context.Canceled}
+		w.HistoryStore, w.history = store, usage.NewHistory(store)
+		for range w.MaxSessions {
+			l := w.use(ann, OpenRequest{ID: "new"})
+			w.CountCall(ann.ID, l.ID())
+			w.fake.Box(l.Booted.ID).Silence()
+			l.Release()
+		}
+		begun := time.Now()
+		w.Close(t.Context())
+		if d := time.Since(begun); d != 0 { // of the bubble's clock
+			t.Errorf("the end takes %v", d)
+		}
+		if store.stored != nil {
+			t.Errorf("at the end nothing is stored: %v", store.stored)
+		}
+	})
+}

@@ -393,6 +393,9 @@ type Lease struct {
 // ID returns the session's id.
 func (l *Lease) ID() string { return l.record().ID }
 
+// IsHome reports whether it is the owner's home session.
+func (l *Lease) IsHome() bool { return l.record().Home }
+
 // RootIsCapable reports whether root in the sandbox can give files to other users and become them.
 func (l *Lease) RootIsCapable() bool {
 	users := l.sessions.Pool.Capabilities(l.record().Runtime).Users

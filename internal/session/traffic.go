@@ -3,6 +3,8 @@ package session
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"sandlot/internal/auth"
@@ -69,6 +71,29 @@ func (s *Sessions) recoverDays(ctx context.Context) error {
 	}
 	s.usage.Recover(stored)
 	return nil
+}
+
+// AddDays makes the meters of the principals of a unit (auth.UnitOf), for which this server acts from now on.
+func (s *Sessions) AddDays(ctx context.Context, unit string) error {
+	stored, err := s.Store.Days(ctx, egress.Today())
+	if err != nil {
+		return fmt.Errorf("reading the traffic of this day: %w", err)
+	}
+	maps.DeleteFunc(stored, func(owner string, _ egress.Day) bool { return auth.UnitOf(owner) != unit })
+	s.usage.Recover(stored)
+	return nil
+}
+
+// Units returns the units (auth.UnitOf) that have sessions.
+func (s *Sessions) Units() map[string]bool {
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.sessions))
+	s.mu.Unlock()
+	units := map[string]bool{}
+	for _, session := range all {
+		units[auth.UnitOf(session.record().Owner)] = true
+	}
+	return units
 }
 
 // ResetTraffic sets a session's traffic to zero, first in the store, so that the session may

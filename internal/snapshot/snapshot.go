@@ -109,6 +109,17 @@ func (s *Snapshots) Kept(context.Context) (workspaces, images []string, err erro
 	return workspaces, images, nil
 }
 
+// Units returns the units (auth.UnitOf) that have snapshots.
+func (s *Snapshots) Units() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	units := map[string]bool{}
+	for _, r := range s.all {
+		units[auth.UnitOf(r.Owner)] = true
+	}
+	return units
+}
+
 // Bytes returns how much of the disk a principal's snapshots have.
 func (s *Snapshots) Bytes(owner string) (bytes int64) {
 	s.mu.Lock()

@@ -2,8 +2,10 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/question"
 )
 
@@ -40,7 +42,14 @@ func (s *DB) Answers(ctx context.Context) ([]question.Answer, error) {
 		err = row.Scan(&a.ID, &a.Principal, &a.Operation, &a.Detail, &a.Shown, &allowed, &a.By, &given)
 		a.Allowed, a.Given = allowed == 1, time.UnixMilli(given).UTC()
 		return a, err
-	}, `SELECT id, principal, operation, detail, shown, allowed, given_by, given FROM answers ORDER BY given, id`)
+	}, `SELECT id, principal, operation, detail, shown, allowed, given_by, given FROM answers WHERE `+
+		s.own("principal")+` ORDER BY given, id`)
+}
+
+// AnswersOf returns the answers of a unit's principals (auth.UnitOf), for which this server acts from now on.
+func (s *DB) AnswersOf(ctx context.Context, unit string) ([]question.Answer, error) {
+	all, err := s.Answers(ctx)
+	return slices.DeleteFunc(all, func(a question.Answer) bool { return auth.UnitOf(a.Principal) != unit }), err
 }
 
 // RemoveAnswer implements question.Store.

@@ -60,7 +60,7 @@ func (s *DB) Connected(ctx context.Context) ([][2]string, error) {
 		var state struct{ Configured, Off bool }
 		r.used = json.Unmarshal(record, &state) != nil || !state.Configured && !state.Off
 		return r, nil
-	}, `SELECT owner, id, record FROM connections ORDER BY owner, id`)
+	}, `SELECT owner, id, record FROM connections WHERE `+s.own("owner")+` ORDER BY owner, id`)
 	var keys [][2]string
 	for _, r := range all {
 		if r.used {

@@ -15,11 +15,11 @@ import (
 	"sandlot/internal/fault"
 )
 
-// A server on PostgreSQL holds the lock lockOfServer on a connection of its own, so a database has one server. When
+// A server on PostgreSQL holds the lock LockOfServer on a connection of its own, so a database has one server. When
 // that connection is lost, the server takes the lock again. It ends if another server has had it in between: what it
 // has in memory is no longer what is stored.
 //
-// A server may notice late that it has lost the lock. Therefore its other connections share the lock lockOfUsers. The
+// A server may notice late that it has lost the lock. Therefore its other connections share the lock LockOfUsers. The
 // next server waits until none of them is left, and then gives itself a new number (sandlot_state.server). A connection
 // that the earlier server opens after that sees the number, and is of no use. So two servers never write at once.
 
@@ -34,7 +34,8 @@ const (
 type serverLock struct {
 	config *pgx.ConnConfig
 	log    *slog.Logger
-	number int64 // of this server
+	folder string // the id of the server's state folder among servers with replicas; empty: it has none
+	number int64  // of this server
 	pool   *sql.DB
 
 	generation atomic.Uint64         // of connections: earlier generations' are not used again
@@ -51,8 +52,8 @@ var errTaken = fault.New(fault.Configuration, "another Sandlot server has taken 
 	"setting store, so this one ends; run one server for each database")
 
 // lock takes the lock of the server. The caller calls start or close.
-func (p *postgresDB) lock(ctx context.Context, log *slog.Logger) (_ *serverLock, err error) {
-	l := &serverLock{config: p.config, log: log, lost: make(chan error, 1), done: make(chan struct{})}
+func (p *postgresDB) lock(ctx context.Context, folder string, log *slog.Logger) (_ *serverLock, err error) {
+	l := &serverLock{config: p.config, folder: folder, log: log, lost: make(chan error, 1), done: make(chan struct{})}
 	connecting, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	if l.conn, err = pgx.ConnectConfig(connecting, p.config.Copy()); err != nil {
@@ -63,7 +64,7 @@ func (p *postgresDB) lock(ctx context.Context, log *slog.Logger) (_ *serverLock,
 			l.closeConn()
 		}
 	}()
-	ok, err := l.try(ctx, lockPatience, `SELECT pg_try_advisory_lock($1)`, lockOfServer)
+	ok, err := l.try(ctx, lockPatience, `SELECT pg_try_advisory_lock($1)`, LockOfServer)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +72,7 @@ func (p *postgresDB) lock(ctx context.Context, log *slog.Logger) (_ *serverLock,
 		return nil, fault.New(fault.Configuration, "another Sandlot server uses the PostgreSQL database %s (%s); stop "+
 			"that server, or give this one its own database: one database has one server", p.name, l.holder(ctx))
 	}
-	if ok, err = l.try(ctx, usersPatience, `SELECT pg_try_advisory_lock($1)`, lockOfUsers); err != nil {
+	if ok, err = l.try(ctx, usersPatience, `SELECT pg_try_advisory_lock($1)`, LockOfUsers); err != nil {
 		return nil, err
 	}
 	if !ok {
@@ -79,7 +80,39 @@ func (p *postgresDB) lock(ctx context.Context, log *slog.Logger) (_ *serverLock,
 			"database %s, though it has lost its lock; stop that server, or end its connections "+
 			"(pg_terminate_backend), and start again", p.name)
 	}
+	if err := l.checkAlone(ctx, p.name); err != nil {
+		return nil, err
+	}
 	return l, l.begin(ctx)
+}
+
+// checkAlone returns an error if servers with replicas and other state folders own principals with sessions or snapshots:
+// their files are in those folders, and this one would make empty workspaces for their sessions. What the server with
+// this state folder owned is its own, whether it shares the database or not.
+func (l *serverLock) checkAlone(ctx context.Context, name string) error {
+	var exists bool
+	err := l.conn.QueryRow(ctx, `SELECT to_regclass('sandlot_owners') IS NOT NULL AND to_regclass('sessions') IS NOT NULL
+		AND to_regclass('snapshots') IS NOT NULL`).Scan(&exists)
+	if err != nil || !exists {
+		return err
+	}
+	var addresses string
+	if err := l.conn.QueryRow(ctx, `SELECT coalesce(string_agg(address, ', ' ORDER BY slot), '') FROM sandlot_replicas r
+		WHERE id <> $1 AND EXISTS (SELECT 1 FROM sandlot_owners o WHERE o.slot = r.slot AND (
+			EXISTS (SELECT 1 FROM sessions WHERE sandlot_unit(owner) = o.principal) OR
+			EXISTS (SELECT 1 FROM snapshots WHERE sandlot_unit(owner) = o.principal)))`, l.folder).
+		Scan(&addresses); err != nil {
+		return err
+	}
+	if addresses != "" {
+		return fault.New(fault.Configuration, "servers with replicas.address share the PostgreSQL database %s, and "+
+			"sessions or snapshots in it have their files in the state folders of the servers at %s; start this server "+
+			"with replicas.address too, or remove those sessions and snapshots there (if such a server is gone for good: "+
+			"`sandlot replicas remove ADDRESS`), and stop those servers", name, addresses)
+	}
+	// A process that still runs sees that it must end.
+	_, err = l.conn.Exec(ctx, `BEGIN; DELETE FROM sandlot_owners; DELETE FROM sandlot_replicas; COMMIT`)
+	return err
 }
 
 // try executes a query for a lock until it returns true, or for the time given.
@@ -102,29 +135,43 @@ func (l *serverLock) holder(ctx context.Context) string {
 	_ = l.conn.QueryRow(ctx, `SELECT a.application_name || coalesce(', from ' || host(a.client_addr), '')
 		FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted
 		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-		AND l.classid = $1 AND l.objid = $2`, uint32(lockOfServer>>32), uint32(lockOfServer&0xffffffff)).Scan(&name)
+		AND l.classid = $1 AND l.objid = $2`, uint32(LockOfServer>>32), uint32(LockOfServer&0xffffffff)).Scan(&name)
 	return name
 }
 
 // begin gives the server its number, and lets its connections share the lock.
 func (l *serverLock) begin(ctx context.Context) error {
-	// Commands may create the table at the same moment.
-	if _, err := l.conn.Exec(ctx, fmt.Sprintf(`BEGIN; SELECT pg_advisory_xact_lock(%d); %s; COMMIT`, lockOfWrites,
-		postgresState)); err != nil {
+	number, err := nextServer(ctx, l.conn)
+	if err != nil {
 		return err
 	}
-	if err := l.conn.QueryRow(ctx, `UPDATE sandlot_state SET server = server + 1 RETURNING server`).
-		Scan(&l.number); err != nil {
-		return err
-	}
-	_, err := l.conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, lockOfUsers)
+	l.number = number
+	_, err = l.conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, LockOfUsers)
 	return err
 }
 
-// join is called for each new connection of the server.
-func (l *serverLock) join(ctx context.Context, c *pgx.Conn) error {
+// nextServer returns the number of a server that has the locks.
+func nextServer(ctx context.Context, c *pgx.Conn) (number int64, err error) {
+	// Commands may create the table at the same moment.
+	if _, err := c.Exec(ctx, fmt.Sprintf(`BEGIN; SELECT pg_advisory_xact_lock(%d); %s; COMMIT`, LockOfWrites,
+		postgresState)); err != nil {
+		return 0, err
+	}
+	err = c.QueryRow(ctx, `UPDATE sandlot_state SET server = server + 1 RETURNING server`).Scan(&number)
+	return number, err
+}
+
+// ReplaceServer makes a server that was alone end as soon as it uses the database again. The caller's connection has its
+// locks.
+func ReplaceServer(ctx context.Context, c *pgx.Conn) error {
+	_, err := nextServer(ctx, c)
+	return err
+}
+
+// Attach implements Holder.
+func (l *serverLock) Attach(ctx context.Context, c *pgx.Conn) error {
 	var shared bool
-	if err := c.QueryRow(ctx, `SELECT pg_try_advisory_lock_shared($1)`, lockOfUsers).Scan(&shared); err != nil {
+	if err := c.QueryRow(ctx, `SELECT pg_try_advisory_lock_shared($1)`, LockOfUsers).Scan(&shared); err != nil {
 		return err
 	}
 	if !shared { // the next server starts
@@ -149,15 +196,16 @@ func (l *serverLock) isOwn(ctx context.Context, c *pgx.Conn) error {
 	return err
 }
 
-// check returns the fault of each use of the database while the lock is lost.
-func (l *serverLock) check() error {
+// Usable implements Holder: it returns a fault while the lock is lost.
+func (l *serverLock) Usable() error {
 	if err := l.down.Load(); err != nil {
 		return *err
 	}
 	return nil
 }
 
-func (l *serverLock) valid(generation uint64) bool { return generation == l.generation.Load() }
+// Generation implements Holder.
+func (l *serverLock) Generation() uint64 { return l.generation.Load() }
 
 // start watches the lock until close.
 func (l *serverLock) start(pool *sql.DB) {
@@ -206,8 +254,7 @@ func (l *serverLock) watch(ctx context.Context) {
 func (l *serverLock) setDown(err error) {
 	l.down.Store(&err)
 	l.generation.Add(1)
-	l.pool.SetMaxIdleConns(-1) // closes those that wait
-	l.pool.SetMaxIdleConns(postgresConns)
+	closeIdle(l.pool)
 }
 
 // hold returns when the connection is lost or ctx has ended.
@@ -251,7 +298,7 @@ func (l *serverLock) retake(ctx context.Context) (held bool, err error) {
 	if l.conn, err = pgx.ConnectConfig(ctx, l.config.Copy()); err != nil {
 		return false, err
 	}
-	if err = l.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, lockOfServer).Scan(&held); err == nil {
+	if err = l.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, LockOfServer).Scan(&held); err == nil {
 		err = l.isOwn(ctx, l.conn)
 	}
 	if err != nil || !held {

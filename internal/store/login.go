@@ -32,7 +32,8 @@ func (s *DB) RemoveLogin(ctx context.Context, owner, connection string) error {
 
 // Logins implements vault.LoginStore.
 func (s *DB) Logins(ctx context.Context) ([][2]string, error) {
-	return s.queryPairs(ctx, `SELECT principal, connection FROM logins ORDER BY principal, connection`)
+	return s.queryPairs(ctx, `SELECT principal, connection FROM logins WHERE `+s.own("principal")+
+		` ORDER BY principal, connection`)
 }
 
 // queryPairs returns the rows of a query with two text columns.

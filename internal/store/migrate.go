@@ -38,6 +38,11 @@ func (s *DB) migrateTo(ctx context.Context, names []string) error {
 		return err
 	}
 	defer tx.Rollback()
+	if s.member { // migrations change rows of all principals, in this transaction
+		if _, err := tx.ExecContext(ctx, `SELECT set_config('sandlot.replica', '', true)`); err != nil {
+			return err
+		}
+	}
 	version, err := s.version(ctx, tx)
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func (s *DB) Ports(ctx context.Context) ([]port.Record, error) {
 		err = row.Scan(&r.Session, &r.Port, &r.Owner, &r.Hash, &r.Public, &created, &expires)
 		r.Created, r.Expires = time.Unix(created, 0).UTC(), time.Unix(expires, 0).UTC()
 		return r, err
-	}, `SELECT `+portColumns+` FROM ports ORDER BY session, port`)
+	}, `SELECT `+portColumns+` FROM ports WHERE `+s.own("owner")+` ORDER BY session, port`)
 }
 
 // RemovePort implements port.Store.

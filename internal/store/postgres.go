@@ -34,11 +34,11 @@ const statementTimeout = 5 * time.Second
 // postgresConns is how many connections a process has to PostgreSQL.
 const postgresConns = 8
 
-// Keys of advisory locks. PostgreSQL has them for each database.
+// Keys of advisory locks. PostgreSQL has them for each database. Package replica uses them too.
 const (
-	lockOfServer = 0x53616e646c6f7401 // held by the server, on a connection of its own
-	lockOfUsers  = 0x53616e646c6f7402 // shared by the other connections of the server
-	lockOfWrites = 0x53616e646c6f7403 // held by a transaction that may write
+	LockOfServer = 0x53616e646c6f7401 // held by the server, on a connection of its own; several servers share it
+	LockOfUsers  = 0x53616e646c6f7402 // shared by the other connections of the server
+	LockOfWrites = 0x53616e646c6f7403 // held by a transaction that may write
 )
 
 // postgresState is the table of what SQLite has in the file's header, and of which server was the last.
@@ -106,15 +106,26 @@ func withoutPassword(text string, u *url.URL) string {
 	return text
 }
 
-// pool returns connections. l is the lock of the server, or nil in a command.
-func (p *postgresDB) pool(l *serverLock) *sql.DB {
+// Holder is what gives a server the right to use a PostgreSQL database: it is the only one, or one of several.
+type Holder interface {
+	// Usable returns the fault of each use of the database at this moment; nil: it can be used.
+	Usable() error
+	// Generation is that of the connections that are opened now. Connections of earlier ones are not used again.
+	Generation() uint64
+	// Attach is called for each new connection, and returns an error if the server may not use it.
+	Attach(ctx context.Context, c *pgx.Conn) error
+}
+
+// pool returns connections. h is that of the server, or nil in a command.
+func (p *postgresDB) pool(h Holder) *sql.DB {
 	d := &dialect{rewrite: postgresStatement, timeout: statementTimeout, translate: postgresFault,
 		readOnly:     driver.IsolationLevel(sql.LevelRepeatableRead),
-		beforeWrites: fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, lockOfWrites)}
+		beforeWrites: fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, LockOfWrites)}
 	var options []stdlib.OptionOpenDB
-	if l != nil {
-		d.check, d.valid, d.generation = l.check, l.valid, l.generation.Load
-		options = append(options, stdlib.OptionAfterConnect(l.join))
+	if h != nil {
+		d.check, d.generation = h.Usable, h.Generation
+		d.valid = func(generation uint64) bool { return generation == h.Generation() }
+		options = append(options, stdlib.OptionAfterConnect(h.Attach))
 	}
 	inner := stdlib.GetConnector(*p.config, options...)
 	db := sql.OpenDB(connector{func(ctx context.Context) (driver.Conn, error) { return inner.Connect(ctx) },
@@ -135,8 +146,8 @@ func (p *postgresDB) open(ctx context.Context) (*DB, error) {
 }
 
 // openServer opens the database for a server, and locks it.
-func (p *postgresDB) openServer(ctx context.Context, log *slog.Logger) (*DB, error) {
-	l, err := p.lock(ctx, log)
+func (p *postgresDB) openServer(ctx context.Context, folder string, log *slog.Logger) (*DB, error) {
+	l, err := p.lock(ctx, folder, log)
 	if err != nil {
 		return nil, p.unusable(err)
 	}
@@ -146,6 +157,21 @@ func (p *postgresDB) openServer(ctx context.Context, log *slog.Logger) (*DB, err
 		return nil, p.unusable(err)
 	}
 	return s, nil
+}
+
+// openMember opens the database for one of several servers.
+func (p *postgresDB) openMember(ctx context.Context, h Holder) (*DB, error) {
+	s, err := (&DB{db: p.pool(h), postgres: true, member: true}).ready(ctx)
+	if err != nil {
+		return nil, p.unusable(err)
+	}
+	return s, nil
+}
+
+// closeIdle closes the connections of a pool that wait, when none of its generation may be used again.
+func closeIdle(pool *sql.DB) {
+	pool.SetMaxIdleConns(-1)
+	pool.SetMaxIdleConns(postgresConns)
 }
 
 // unusable says which database cannot be opened, and why.
@@ -172,6 +198,9 @@ func postgresFault(ctx context.Context, err error) error {
 		switch {
 		case e.Code == "53100": // disk_full
 			return diskFull(err)
+		case e.Code == "SL421": // see package replica
+			return fault.Wrap(fault.Connection, err, "another server acts for this principal by now, so nothing was changed").
+				Advise("Try again: the call then reaches that server")
 		case strings.HasPrefix(e.Code, "08"), strings.HasPrefix(e.Code, "57P"), // the connection; shutting down
 			e.Code == "53300",                     // too_many_connections
 			e.Code == "25006",                     // read_only_sql_transaction: this is a replica now
@@ -191,6 +220,18 @@ func postgresFault(ctx context.Context, err error) error {
 		return lostDatabase(err)
 	}
 	return err
+}
+
+// Unusable is the fault of calls that need the database while it does not answer.
+func Unusable(cause error) error { return lostDatabase(cause) }
+
+// PostgresConfig returns how to connect to a database with the URL where, and its name for people.
+func PostgresConfig(where string) (*pgx.ConnConfig, string, error) {
+	p, err := newPostgres(where)
+	if err != nil {
+		return nil, "", err
+	}
+	return p.config, p.name, nil
 }
 
 // lostDatabase is the fault of calls that need the database while it does not answer.

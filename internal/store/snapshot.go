@@ -47,7 +47,7 @@ func (s *DB) Snapshots(ctx context.Context) ([]snapshot.Record, error) {
 		r.Secrets = namesOf(secrets)
 		r.Network, r.Created = networkOf(network), time.UnixMilli(created).UTC()
 		return r, err
-	}, `SELECT `+snapshotColumns+` FROM snapshots ORDER BY created, id`)
+	}, `SELECT `+snapshotColumns+` FROM snapshots WHERE `+s.own("owner")+` ORDER BY created, id`)
 }
 
 // RemoveSnapshot implements snapshot.Store.

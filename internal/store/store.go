@@ -21,7 +21,8 @@ import (
 type DB struct {
 	db       *sql.DB
 	postgres bool
-	lock     *serverLock // of a server on PostgreSQL
+	lock     *serverLock // of a server that is the only one on PostgreSQL
+	member   bool        // several servers use the database: it reads what belongs to principals of this one alone
 
 	hasTokens, tokenByHash *sql.Stmt
 }
@@ -43,6 +44,12 @@ func Open(ctx context.Context, where string) (*DB, error) {
 // OpenServer is Open for a server. A PostgreSQL database has one server: while another one uses it, OpenServer returns
 // an error. The state folder's lock does the same for SQLite.
 func OpenServer(ctx context.Context, where string, log *slog.Logger) (*DB, error) {
+	return OpenServerOf(ctx, where, "", log)
+}
+
+// OpenServerOf is OpenServer for a state folder that may have been that of one of several servers, among which it has
+// the id folder.
+func OpenServerOf(ctx context.Context, where, folder string, log *slog.Logger) (*DB, error) {
 	if !IsPostgres(where) {
 		return Open(ctx, where)
 	}
@@ -50,8 +57,30 @@ func OpenServer(ctx context.Context, where string, log *slog.Logger) (*DB, error
 	if err != nil {
 		return nil, err
 	}
-	return p.openServer(ctx, log)
+	return p.openServer(ctx, folder, log)
 }
+
+// OpenMember opens a PostgreSQL database for one of several servers.
+func OpenMember(ctx context.Context, where string, h Holder) (*DB, error) {
+	p, err := newPostgres(where)
+	if err != nil {
+		return nil, err
+	}
+	return p.openMember(ctx, h)
+}
+
+// own is a condition that is true for rows of principals whose id is in a column, if this server acts for them. A server
+// that is alone acts for all.
+func (s *DB) own(column string) string {
+	if !s.member {
+		return "1 = 1"
+	}
+	return `sandlot_unit(` + column + `) IN (SELECT principal FROM sandlot_owners
+		WHERE number = CAST(current_setting('sandlot.replica') AS bigint))`
+}
+
+// CloseIdle closes the connections that wait. A Holder calls it when they may not be used again.
+func (s *DB) CloseIdle() { closeIdle(s.db) }
 
 // ready migrates the database and prepares statements, or closes it.
 func (s *DB) ready(ctx context.Context) (*DB, error) {
@@ -351,7 +380,7 @@ type ownedDay struct {
 func (s *DB) Days(ctx context.Context, since int64) (map[string]egress.Day, error) {
 	all, err := queryAll(ctx, s.db, func(row scanner) (d ownedDay, err error) {
 		return d, row.Scan(&d.owner, &d.Number, &d.Up, &d.Down)
-	}, `SELECT owner, day, sent, received FROM traffic WHERE day >= ?`, since)
+	}, `SELECT owner, day, sent, received FROM traffic WHERE day >= ? AND `+s.own("owner"), since)
 	days := map[string]egress.Day{}
 	for _, d := range all {
 		days[d.owner] = d.Day
@@ -367,7 +396,22 @@ func (s *DB) RemoveDays(ctx context.Context, before int64) error {
 
 // Sessions implements session.Store.
 func (s *DB) Sessions(ctx context.Context) ([]session.Record, error) {
-	return queryAll(ctx, s.db, scanSession, `SELECT `+sessionColumns+` FROM sessions ORDER BY created, id`)
+	return queryAll(ctx, s.db, scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE `+s.own("owner")+
+		` ORDER BY created, id`)
+}
+
+// Files returns the workspaces and the images that sessions and snapshots of all principals have, whoever acts for them.
+func (s *DB) Files(ctx context.Context) (workspaces, images []string, err error) {
+	_, err = queryAll(ctx, s.db, func(row scanner) (struct{}, error) {
+		var workspace, image string
+		err := row.Scan(&workspace, &image)
+		workspaces = append(workspaces, workspace)
+		if image != "" {
+			images = append(images, image)
+		}
+		return struct{}{}, err
+	}, `SELECT workspace, image FROM sessions UNION ALL SELECT workspace, image FROM snapshots`)
+	return workspaces, images, err
 }
 
 // RemoveSession implements session.Store.

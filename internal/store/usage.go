@@ -3,8 +3,10 @@ package store
 import (
 	"context"
 	"database/sql"
+	"maps"
 	"time"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/session/usage"
 )
 
@@ -17,6 +19,14 @@ func (s *DB) AddUsage(ctx context.Context, used map[usage.Key]usage.Used, seen m
 		return err
 	}
 	defer tx.Rollback()
+	own, err := s.ownUnits(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if own != nil {
+		used = maps.Clone(used)
+		maps.DeleteFunc(used, func(k usage.Key, _ usage.Used) bool { return !own[auth.UnitOf(k.Owner)] })
+	}
 	placed, err := placedUsage(ctx, tx, used)
 	if err != nil {
 		return err
@@ -33,6 +43,21 @@ func (s *DB) AddUsage(ctx context.Context, used map[usage.Key]usage.Used, seen m
 		}
 	}
 	return tx.Commit()
+}
+
+// ownUnits returns the units for which this server acts; nil: it acts for all. What an operator asks of this server alone
+// counts for a principal of another server: it must not keep the rest from being stored.
+func (s *DB) ownUnits(ctx context.Context, tx *sql.Tx) (map[string]bool, error) {
+	if !s.member {
+		return nil, nil
+	}
+	list, err := queryAll(ctx, tx, func(row scanner) (unit string, err error) { return unit, row.Scan(&unit) },
+		`SELECT principal FROM sandlot_owners WHERE number = CAST(current_setting('sandlot.replica') AS bigint)`)
+	own := map[string]bool{}
+	for _, unit := range list {
+		own[unit] = true
+	}
+	return own, err
 }
 
 // placedUsage returns what was used by the keys of rows, which are bounded for each day.

@@ -90,7 +90,7 @@ func (b *Builder) runtimeOf(d config.Template) string {
 // image returns the image of a template with an ID, to be used.
 func (b *Builder) image(ctx context.Context, d config.Template, id string) (sandbox.Image, error) {
 	return b.lookUp(ctx, d, func(ctx context.Context, i sandbox.Images) (sandbox.Image, error) {
-		return i.Image(ctx, id, func(string) {})
+		return i.Image(ctx, id, nil)
 	})
 }
 
@@ -204,9 +204,9 @@ func (b *Builder) checkLoaded(ctx context.Context, e *entry, id string) {
 func (b *Builder) make(ctx context.Context, e *entry) {
 	name, began := e.definition.Name, time.Now()
 	said := time.Now()
-	report := func(step string) {
-		step = fault.Printable(strings.Join(strings.Fields(step), " "), maxStep)
-		b.Set.update(e, func(e *entry) { e.step = step })
+	tell := func(p sandbox.Progress) {
+		step := fault.Printable(strings.Join(strings.Fields(p.Step), " "), maxStep)
+		b.Set.update(e, func(e *entry) { e.step, e.done, e.total = step, p.Done, p.Total })
 		if time.Since(said) >= logInterval {
 			said = time.Now()
 			b.Log.Info("a template is being made ready", "template", name, "step", step)
@@ -215,15 +215,16 @@ func (b *Builder) make(ctx context.Context, e *entry) {
 	problem := ""
 	b.Set.update(e, func(e *entry) {
 		problem = e.problem
-		e.state, e.step, e.problem, e.again = Building, "looking for its image", "", false
+		e.setStep("looking for its image")
+		e.state, e.problem, e.again = Building, "", false
 	})
-	r, err := b.build(ctx, b.Set.toMake(e), report)
+	r, err := b.build(ctx, b.Set.toMake(e), tell)
 	last, _ := b.readRecord(name)
 	if err == nil {
 		err = b.writeRecord(name, r)
 	}
 	if ctx.Err() != nil {
-		b.Set.update(e, func(e *entry) { e.state, e.step = Waiting, "" })
+		b.Set.update(e, func(e *entry) { e.state = Waiting; e.setStep("") })
 		return
 	}
 	b.settleRequest(ctx, e, r.Base)
@@ -283,7 +284,8 @@ const (
 func problemOf(err error) string { return fault.Printable(err.Error(), maxProblem) }
 
 func (e *entry) fail(err error) {
-	e.state, e.step, e.problem, e.away = Failed, "", problemOf(err), errors.Is(err, sandbox.ErrUnavailable)
+	e.setStep("")
+	e.state, e.problem, e.away = Failed, problemOf(err), errors.Is(err, sandbox.ErrUnavailable)
 	if e.away { // it works as soon as the runtime does
 		e.advice = sandbox.Advice(err)
 	} else {
@@ -295,12 +297,13 @@ func (e *entry) fail(err error) {
 
 // build makes the image of a template, and finds out what is in it. With an error, the record has the base and the
 // image as far as it got.
-func (b *Builder) build(ctx context.Context, d config.Template, report func(string)) (record, error) {
+func (b *Builder) build(ctx context.Context, d config.Template, tell func(sandbox.Progress)) (record, error) {
+	report := func(step string) { tell(sandbox.Progress{Step: step}) }
 	imager, err := b.Imager(d.Runtime)
 	if err != nil {
 		return record{}, err
 	}
-	base, err := getImage(ctx, imager, d.Image, report)
+	base, err := getImage(ctx, imager, d.Image, tell)
 	if err != nil {
 		return record{}, fmt.Errorf("its image %s: %w", d.Image, err)
 	}
@@ -323,18 +326,19 @@ func (b *Builder) build(ctx context.Context, d config.Template, report func(stri
 }
 
 // getImage gets an image. It gives up when nothing is heard of it for too long: other templates wait.
-func getImage(ctx context.Context, imager sandbox.Images, ref string, report func(string)) (sandbox.Image, error) {
+func getImage(ctx context.Context, imager sandbox.Images, ref string,
+	tell func(sandbox.Progress)) (sandbox.Image, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent := time.AfterFunc(maxSilence, func() { cancel(errSilent) })
 	defer silent.Stop()
-	last := ""
-	img, err := imager.Image(ctx, ref, func(step string) {
-		if step != last {
-			last = step
+	var last sandbox.Progress
+	img, err := imager.Image(ctx, ref, func(p sandbox.Progress) {
+		if p != last {
+			last = p
 			silent.Reset(maxSilence)
 		}
-		report(step)
+		tell(p)
 	})
 	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
 		err = errSilent
@@ -422,7 +426,8 @@ func (b *Builder) publish(e *entry, r record) {
 		if e.template != nil && reflect.DeepEqual(e.template, t) {
 			t = e.template // its warm sandboxes stay
 		}
-		e.template, e.state, e.step, e.problem, e.built, e.failures = t, Ready, "", "", r.Built, 0
+		e.setStep("")
+		e.template, e.state, e.problem, e.built, e.failures = t, Ready, "", r.Built, 0
 		e.unchecked = false
 		e.runAgain()
 	})

@@ -23,7 +23,7 @@ type Store struct {
 }
 
 // Image implements sandbox.Images.
-func (s Store) Image(ctx context.Context, ref string, progress func(string)) (sandbox.Image, error) {
+func (s Store) Image(ctx context.Context, ref string, progress func(sandbox.Progress)) (sandbox.Image, error) {
 	i, found, err := s.Images.Get(ref)
 	if err != nil {
 		return sandbox.Image{}, err
@@ -32,11 +32,16 @@ func (s Store) Image(ctx context.Context, ref string, progress func(string)) (sa
 		return sandbox.Image{}, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
 	}
 	if !found {
-		progress("getting the image " + ref)
+		if progress == nil {
+			progress = func(sandbox.Progress) {}
+		}
+		progress(sandbox.Progress{Step: "getting the image " + ref})
+		var all oci.Transfer
 		i, err = s.Images.Pull(ctx, ref, oci.Options{Progress: func(p oci.Progress) {
-			if p.Total > 0 && p.Stage == oci.Loading {
-				progress(fmt.Sprintf("getting the image %s: layer %.19s, %d of %d MB", ref, p.Layer, p.Done>>20,
-					p.Total>>20))
+			all.Add(p)
+			if done, total := all.Bytes(); total > 0 {
+				progress(sandbox.Progress{Step: fmt.Sprintf("getting the image %s: %d of %d MB", ref, done>>20,
+					(total+1<<20-1)>>20), Done: done, Total: total})
 			}
 		}})
 		if err != nil {

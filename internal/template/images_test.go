@@ -89,7 +89,7 @@ func TestOtherArchitecture(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, ref := range []string{"mine:1", added.Digest} {
-			got, err := s.Image(t.Context(), ref, func(string) {})
+			got, err := s.Image(t.Context(), ref, nil)
 			switch {
 			case right && (err != nil || got.ID != added.Digest):
 				t.Errorf("%s for %q: %+v, %v", ref, platform, got, err)

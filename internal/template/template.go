@@ -32,10 +32,13 @@ const (
 
 // Info describes a template.
 type Info struct {
-	Name      string     `json:"name"`
-	State     State      `json:"state"`
-	Usable    bool       `json:"usable"`            // sandboxes can be made of it, perhaps of an earlier build
-	Step      string     `json:"step,omitempty"`    // what is done at the moment
+	Name   string `json:"name"`
+	State  State  `json:"state"`
+	Usable bool   `json:"usable"`         // sandboxes can be made of it, perhaps of an earlier build
+	Step   string `json:"step,omitempty"` // what is done at the moment
+	// Done and Total are bytes of its image, while that is transferred.
+	Done      int64      `json:"done_bytes,omitempty" jsonschema:"How much of its image has been transferred."`
+	Total     int64      `json:"total_bytes,omitempty" jsonschema:"How much of its image is to be transferred, while that is known."`
 	Problem   string     `json:"problem,omitempty"` // why it could not be made
 	Source    string     `json:"source"`            // "host", or the folder or the image that it is made of
 	Image     string     `json:"image_id,omitempty"`
@@ -53,6 +56,7 @@ type Set struct {
 	wake    chan struct{} // makes a Builder look for templates that wait
 
 	mu            sync.Mutex
+	news          chan struct{} // closed at the next change of any entry
 	entries       []*entry
 	host          *hostQuestion // nil: it is known whether there is a template host
 	insteadOfHost string        // what sessions get that ask for the template host; empty: nothing stands for it
@@ -67,6 +71,8 @@ type entry struct {
 	template   *image.Template // nil: it is not ready. One that is built again stays ready meanwhile
 	state      State
 	step       string
+	done       int64 // bytes of its image that have been transferred, of total; 0: there is nothing to transfer
+	total      int64
 	problem    string
 	built      time.Time
 	retryAt    time.Time     // of one that failed: when it is tried again
@@ -81,7 +87,7 @@ type entry struct {
 // New returns the templates: those that are ready at once, host first if there is one, and the others. With readyMade
 // there are also those that can be built on request, but not under a name that the settings use.
 func New(log *slog.Logger, ready []*image.Template, others []config.Template, readyMade bool) *Set {
-	s := &Set{log: log, wake: make(chan struct{}, 1)}
+	s := &Set{log: log, wake: make(chan struct{}, 1), news: make(chan struct{})}
 	for _, t := range ready {
 		s.entries = append(s.entries, &entry{definition: config.Template{Name: t.Name, Rootfs: t.Rootfs,
 			Provides: t.Provides, Runtime: t.Runtime}, template: t, state: Ready, news: make(chan struct{})})
@@ -375,6 +381,13 @@ func (e *entry) unready() error {
 		With("template", e.definition.Name)
 }
 
+// News returns a channel that is closed when something of a template changes.
+func (s *Set) News() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.news
+}
+
 // List describes all templates.
 func (s *Set) List() []Info {
 	s.mu.Lock()
@@ -388,7 +401,8 @@ func (s *Set) List() []Info {
 
 func (e *entry) info() Info {
 	d := e.definition
-	i := Info{Name: d.Name, State: e.state, Usable: e.template != nil, Step: e.step, Problem: e.problem,
+	i := Info{Name: d.Name, State: e.state, Usable: e.template != nil, Step: e.step,
+		Done: e.done, Total: e.total, Problem: e.problem,
 		Provides: d.Provides, Runtime: d.Runtime, ReadyMade: e.readyMade, Source: "host"}
 	switch {
 	case d.Image != "":
@@ -412,6 +426,8 @@ func (s *Set) update(e *entry, change func(*entry)) {
 	change(e)
 	close(e.news)
 	e.news = make(chan struct{})
+	close(s.news)
+	s.news = make(chan struct{})
 	replaced, waits := e.template != before, e.state == Waiting
 	s.mu.Unlock()
 	if waits {
@@ -431,7 +447,13 @@ func (s *Set) wakeBuilder() {
 }
 
 // request makes an entry wait to be made.
-func (e *entry) request() { e.state, e.step, e.problem, e.retryAt = Waiting, "", "", time.Time{} }
+func (e *entry) request() {
+	e.setStep("")
+	e.state, e.problem, e.retryAt = Waiting, "", time.Time{}
+}
+
+// setStep says what is done now, of which no size is known.
+func (e *entry) setStep(step string) { e.step, e.done, e.total = step, 0, 0 }
 
 // runAgain makes an entry whose build has ended wait for the next one, if it was asked for meanwhile.
 func (e *entry) runAgain() {

@@ -46,19 +46,19 @@ type images struct {
 	pulling   time.Duration // how long it takes to get an image
 }
 
-func (i *images) Image(ctx context.Context, ref string, progress func(string)) (sandbox.Image, error) {
+func (i *images) Image(ctx context.Context, ref string, progress func(sandbox.Progress)) (sandbox.Image, error) {
 	if strings.HasPrefix(ref, "sha256:") {
 		return i.Find(ctx, ref)
 	}
 	if i.pulling > 0 {
-		progress("pulling")
+		progress(sandbox.Progress{Step: "pulling"})
 		time.Sleep(i.pulling)
 	}
 	i.mu.Lock()
 	if i.silent {
 		i.mu.Unlock()
 		for ctx.Err() == nil {
-			progress("the same") // a byte at a time
+			progress(sandbox.Progress{Step: "the same"}) // a byte at a time
 			time.Sleep(time.Second)
 		}
 		return sandbox.Image{}, ctx.Err()
@@ -68,7 +68,7 @@ func (i *images) Image(ctx context.Context, ref string, progress func(string)) (
 		return sandbox.Image{}, i.away
 	}
 	i.looks++
-	progress("getting " + ref)
+	progress(sandbox.Progress{Step: "getting " + ref})
 	if i.broken != nil {
 		return sandbox.Image{}, i.broken
 	}

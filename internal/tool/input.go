@@ -91,8 +91,50 @@ func (a arguments) unknownArgument(tool, prefix, name string) error {
 	}
 	if meant := fault.DidYouMean(name, names); meant != "" {
 		hint = meant
+	} else if in := a.holding(name); in != "" {
+		hint = "; it belongs into " + in
 	}
 	return fault.Argument(name, "%s has no argument %q%s", tool, name, hint).With("allowed", names)
+}
+
+// holding returns the argument of objects that have an argument of that name, and their shape; empty: none has.
+func (a arguments) holding(name string) string {
+	if a.schema == nil {
+		return ""
+	}
+	for _, n := range a.schema.PropertyOrder {
+		f := a.fields[n]
+		if f.object == nil || f.object.schema == nil || f.object.schema.Properties[name] == nil {
+			continue
+		}
+		if f.schema.Type == "array" {
+			return n + ": [" + f.object.shape() + "]"
+		}
+		return n + ": " + f.object.shape()
+	}
+	return ""
+}
+
+// shape shows the arguments of an object, as in {type: npm|pip, spec, sha256?}: optional ones have a question mark.
+func (a arguments) shape() string {
+	var all []string
+	if a.schema != nil {
+		for _, name := range a.schema.PropertyOrder {
+			p, text := a.schema.Properties[name], name
+			if !slices.Contains(a.schema.Required, name) {
+				text += "?"
+			}
+			var words []string
+			for _, e := range p.Enum {
+				words = append(words, fmt.Sprint(e))
+			}
+			if len(words) > 0 {
+				text += ": " + strings.Join(words, "|")
+			}
+			all = append(all, text)
+		}
+	}
+	return "{" + strings.Join(all, ", ") + "}"
 }
 
 func invalidArgument(name string, v any, allowed string) error {
@@ -148,7 +190,7 @@ func (f field) set(name string, v any, into reflect.Value) error {
 	case f.object != nil:
 		m, ok := v.(map[string]any)
 		if !ok {
-			return invalidArgument(name, v, "an object")
+			return invalidArgument(name, v, "an object "+f.object.shape())
 		}
 		return f.object.decode(name, name+".", m, into)
 	default:
@@ -206,14 +248,14 @@ func (f field) setObjects(name string, v any, into reflect.Value) error {
 		list, ok = []any{one}, true
 	}
 	if !ok {
-		return invalidArgument(name, v, "an array of objects")
+		return invalidArgument(name, v, "an array of objects "+f.object.shape())
 	}
 	all := reflect.MakeSlice(into.Type(), len(list), len(list))
 	for i, e := range list {
 		element := fmt.Sprintf("%s[%d]", name, i)
 		m, ok := typed(e).(map[string]any)
 		if !ok {
-			return invalidArgument(element, e, "an object")
+			return invalidArgument(element, e, "an object "+f.object.shape())
 		}
 		if err := f.object.decode(name, element+".", m, all.Index(i)); err != nil {
 			return err

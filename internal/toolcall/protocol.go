@@ -52,14 +52,20 @@ type answerError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 	Data    any    `json:"data,omitempty"`
+	// Retry says that the program may send the request again soon: nothing was done, and the next server may do it.
+	Retry bool `json:"retry,omitempty"`
 }
+
+// stopping is the answer to what was not begun when Sandlot is stopped.
+var stopping = &answerError{Code: codeUnavailable, Retry: true,
+	Message: "Sandlot is being stopped, and has not made the call: try again in a moment"}
 
 // Codes of errors that are no faults'.
 const (
 	codeServerError = "server_error" // the third-party server answered with a JSON-RPC error, which is Data
 	codeBusy        = "busy"         // too many calls are under way
 	codeTimeout     = "timeout"      // the timeout of the request is over
-	codeUnavailable = "unavailable"  // Sandlot is being stopped: nothing was done
+	codeUnavailable = "unavailable"  // nothing was done, as Sandlot is being stopped (then with Retry), or is not there
 	codeEnded       = "ended"        // Sandlot, the run or the sandbox has ended meanwhile
 	codeTooLarge    = "too_large"
 	codeInvalid     = "invalid_request"

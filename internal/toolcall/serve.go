@@ -67,8 +67,7 @@ func (s *sandbox) Serve(ctx context.Context, c net.Conn, from func() agent.Calle
 	}
 	if !s.calls.begin() {
 		l := &conn{net: c}
-		l.write(ctx, answer{Error: &answerError{Code: codeUnavailable,
-			Message: "Sandlot is being stopped, and has not made the call: try again in a moment"}})
+		l.write(ctx, answer{Error: stopping})
 		return
 	}
 	defer s.calls.work.Done()
@@ -96,6 +95,9 @@ func (c *conn) serveOne(ctx context.Context) bool {
 		return c.write(ctx, answer{Error: failed(err)}) && refused.skip(ctx, c)
 	}
 	if err != nil {
+		if c.sandbox.calls.ctx.Err() != nil { // there may be a request that was not read, or not whole
+			c.write(ctx, answer{Error: stopping})
+		}
 		return false
 	}
 	q, err := c.sandbox.calls.decode(line)
@@ -417,7 +419,9 @@ func (s *sandbox) enter(ctx context.Context) (leave func(), err error) {
 			err = &answerError{Code: codeBusy, Message: "too many calls of tools are under way: at most " +
 				strconv.Itoa(maxCalls) + " of one session, and " + strconv.Itoa(maxPrincipal) + " of one user"}
 		case <-ctx.Done():
-			err = ctx.Err()
+			if err = ctx.Err(); s.calls.ctx.Err() != nil {
+				err = stopping
+			}
 		}
 		if slots == shared {
 			<-s.slots

@@ -350,11 +350,19 @@ func TestEnds(t *testing.T) {
 
 		p.send(callA)
 		<-begun
+		half := w.dial(b, tagged(""))
+		half.Write([]byte(callA[:5]))
+		synctest.Wait()
 		closed := make(chan struct{})
 		go func() { w.Close(); close(closed) }()
 		p.want(codeEnded)
+		// What was not begun may be tried again.
+		half.want(`"unavailable"`)
 		<-closed
-		w.dial(b, tagged("")).want(codeUnavailable)
+		after := w.dial(b, tagged(""))
+		if line := after.next(); !strings.Contains(line, `"code":"unavailable"`) || !strings.Contains(line, `"retry":true`) {
+			t.Errorf("after the end: %s", line)
+		}
 		w.Close()
 	})
 }

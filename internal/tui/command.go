@@ -228,8 +228,8 @@ func (r promptResult) text() string {
 
 // help says which keys there are.
 func help() *page {
-	return &page{title: "Help", text: `Questions stand on the top. A key answers the question that you see, once it has
-been there for half a second:
+	return &page{title: "Help", text: `Questions stand on the top. A key answers the one that you see, once it
+has been there for half a second:
   a  yes, once                 S  yes, for this session
   A  yes, always               d  no, once
   [ ]  another question        pgdn pgup  the rest of its text

@@ -114,7 +114,7 @@ func (f *feed) connection(ctx context.Context) (connected bool, err error) {
 		}
 		kind, known := open[m.Channel]
 		switch {
-		case !known || m.Op == "opened":
+		case !known:
 		case m.Op == "closed" || m.Op == "error":
 			delete(open, m.Channel)
 			if err := f.closed(ctx, live, open, kind, m); err != nil {
@@ -122,11 +122,11 @@ func (f *feed) connection(ctx context.Context) (connected bool, err error) {
 			}
 		case m.Op == "lost":
 			f.send(lost{})
-		default:
+		case m.Op == "data":
 			if err := f.data(kind, m); err != nil {
 				return true, err
 			}
-		}
+		} // others say nothing that is shown, and a newer server may have more of them
 	}
 }
 

@@ -135,10 +135,14 @@ func fill(lines []string, w, h int) []string {
 func (m *model) left(w, h int) (lines []string) {
 	at := 0
 	selected, _ := m.selected()
-	section := func(title string, n int) {
+	section := func(title string, n int, known bool) {
 		lines = append(lines, accent.Bold(true).Render(pad(title, w)))
 		if n == 0 {
-			lines = append(lines, faint.Render(pad("  none", w)))
+			text := "  none"
+			if !known {
+				text = "  …"
+			}
+			lines = append(lines, faint.Render(pad(text, w)))
 		}
 	}
 	rows := m.rows()
@@ -148,10 +152,10 @@ func (m *model) left(w, h int) (lines []string) {
 			sessions++
 		}
 	}
-	section("Sessions", sessions)
+	section("Sessions", sessions, m.sessions != nil)
 	for i, r := range rows {
 		if i == sessions {
-			section("Servers", 1)
+			section("Servers", 1, true)
 		}
 		if r.id() == selected.id() {
 			at = len(lines)
@@ -159,7 +163,7 @@ func (m *model) left(w, h int) (lines []string) {
 		lines = append(lines, m.rowLine(r, w, r.id() == selected.id()))
 	}
 	if sessions == len(rows) {
-		section("Servers", 0)
+		section("Servers", 0, m.servers != nil)
 	}
 	if len(lines) > h && h > 0 {
 		from := max(0, min(at-h/2, len(lines)-h))
@@ -320,7 +324,11 @@ func (m *model) statusLine(w int) string {
 		return cmp.Compare(strings.Index(order, string([]rune(a)[0])), strings.Index(order, string([]rune(b)[0])))
 	})
 	if len(parts) == 0 {
-		return faint.Render(pad("no MCP servers", w))
+		text := "no MCP servers"
+		if m.servers == nil { // nobody has said so yet
+			text = ""
+		}
+		return faint.Render(pad(text, w))
 	}
 	return pad(strings.Join(parts, "  "), w)
 }

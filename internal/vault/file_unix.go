@@ -18,8 +18,8 @@ func giveToOwner(f *os.File, like string) error {
 	return nil
 }
 
-// checkPrivate returns an error if another user than its owner can read the key file.
-func checkPrivate(path string) error {
+// CheckPrivate returns an error if another user than its owner can read a file with a key or a secret.
+func CheckPrivate(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -28,8 +28,7 @@ func checkPrivate(path string) error {
 	mode := st.Mode().Perm()
 	group := mode&0o070 != 0 && !(ok && (sys.Gid == 0 || int(sys.Gid) == os.Getgid()) && mode&0o030 == 0)
 	if mode&0o007 != 0 || group {
-		return fmt.Errorf("others can read it (mode %04o): chmod 600 %s, and consider a new key (sandlot secret "+
-			"rekey), as this one may be known", mode, path)
+		return fmt.Errorf("others can read it (mode %04o), so it may be known: chmod 600 %s, and take a new one", mode, path)
 	}
 	return nil
 }

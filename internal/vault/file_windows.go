@@ -10,8 +10,8 @@ import (
 // giveToOwner does nothing: the owner of the server's files is the server's user.
 func giveToOwner(*os.File, string) error { return nil }
 
-// checkPrivate returns an error if anyone but this user and the administrators can read the key file.
-func checkPrivate(path string) error {
+// CheckPrivate returns an error if anyone but this user and the administrators can read a file with a key or a secret.
+func CheckPrivate(path string) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}
@@ -20,8 +20,8 @@ func checkPrivate(path string) error {
 		return err
 	}
 	if other != "" {
-		return fmt.Errorf("others can read it (%s): take the right away in the file's properties, and consider a new "+
-			"key (sandlot secret rekey), as this one may be known", other)
+		return fmt.Errorf("others can read it (%s), so it may be known: take the right away in the file's properties, and "+
+			"take a new one", other)
 	}
 	return nil
 }

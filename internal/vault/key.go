@@ -40,7 +40,10 @@ func (v *Vault) rawKey(create bool) ([]byte, error) {
 	if v.Key != nil {
 		return v.Key, nil
 	}
-	err := checkPrivate(v.KeyFile)
+	err := CheckPrivate(v.KeyFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w (sandlot secret rekey)", err)
+	}
 	var b []byte
 	if err == nil {
 		b, err = os.ReadFile(v.KeyFile)

@@ -42,13 +42,15 @@ var parts = []part{
 		name: "daemons", minutes: 20,
 		proves: "the runtime's suite and the whole program on Podman, on daemons that map users, that are rootless, " +
 			"that are reached by TLS or ssh, with gVisor as Docker's runtime; the suite with the machine's programs on " +
-			"Docker, with gVisor without preboot images, and with OCI images without root and from preboot images",
+			"Docker, with gVisor without preboot images, with OCI images without root and from preboot images, and with a fake of " +
+			"microsandbox's msb",
 		folders: []string{"internal/runtime", "internal/sandbox"},
 		steps: []step{
 			{name: "daemons-suite", packages: dockerUnit, race: true, tests: []string{"TestPodman", "TestRemapped",
 				"TestRootlessDaemon", "TestRemoteSuite", "TestRemoteRestarts", "TestSSH", "TestRunsc", "TestHostSuite"}},
 			{name: "gvisor-suite", packages: "./internal/runtime/gvisor", race: true,
 				tests: []string{"TestSuite", "TestImagePrebootedSuite", "TestRootlessImageSuite"}},
+			{name: "msb-suite", packages: "./internal/runtime/microsandbox", race: true, tests: []string{"TestSuite"}},
 			{name: "daemons-whole", packages: whole, tests: []string{"TestMappedUsers", "TestPodman", "TestDaemonByTLS",
 				"TestUnprivilegedServer"}},
 		},
@@ -98,38 +100,62 @@ var parts = []part{
 		},
 	},
 	{
+		name: "replicas", minutes: 15,
+		proves: "200 faults of servers that share a PostgreSQL database: kills, stops, connections that break and are refused; " +
+			"a server with sessions killed ten times under calls through the others",
+		folders: []string{"internal/replica", "internal/api/forward"},
+		steps: []step{
+			{name: "replica-faults", packages: "./internal/replica", race: true, longer: true, tests: []string{"TestFaults"},
+				env: []string{"SANDLOT_FAULTS=200"}},
+			{name: "replicas", packages: whole, longer: true, tests: []string{"TestReplicas"},
+				env: []string{"SANDLOT_KILLS=10"}},
+		},
+	},
+	{
 		name: "load", minutes: 20,
 		proves: "one user who asks for much, servers that come and go, results of 50 MB and more in each language, of many and " +
-			"of attackers, tools in code in each way of calling them, uv as the installer; sleep, snapshots and packages on a " +
-			"server without root; gVisor's suite with an OCI image as root, and where no cgroup can be made; files of the machine " +
+			"of attackers, tools in code in each way of calling them, uv as the installer; sleep, snapshots and packages, apt's " +
+			"too, on a server without root; gVisor's suite with an OCI image as root, and where no cgroup can be made; files of the machine " +
 			"that changed while a sandbox slept",
 		folders: []string{"internal/runtime/gvisor", "internal/toolcall", "internal/limit", "internal/servers/install"},
 		steps: []step{
 			{name: "load", packages: whole, tests: []string{"TestOneUserHoldsMuch", "TestManyCycles", "TestCodeLarge",
 				"TestCodeLargeMany", "TestCodeLargeAttacked", "TestCodeToolsEachWay", "TestInstallWithUV"}},
 			{name: "unprivileged", packages: whole, tests: []string{"TestHibernateUnprivileged", "TestSnapshotUnprivileged",
-				"TestPackagesUnprivileged"}},
+				"TestPackagesUnprivileged", "TestAptInstallUnprivileged"}},
 			{name: "image-suite", packages: "./internal/runtime/gvisor", race: true, tests: []string{"TestOCIImageSuite",
 				"TestChangedAsleep", "TestReadOnlyCgroups"}},
 		},
 	},
 	{
 		name: "api", minutes: 15,
-		proves: "the HTTP API against its description, by requests that Schemathesis makes up; five more MCP servers of " +
-			"npm and PyPI, tool by tool; MCP's conformance suites with the hub as server and as client",
+		proves: "the HTTP API against its description, by requests that Schemathesis makes up; an operator who works from " +
+			"elsewhere; five more MCP servers of npm and PyPI, tool by tool; MCP's conformance suites with the hub as server and as client",
 		folders: []string{"internal/api", "internal/servers", "internal/mcpclient"},
-		steps: []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription", "TestThirdPartyMore",
+		steps: []step{{name: "api", packages: whole, tests: []string{"TestAPIDescription", "TestOperator", "TestThirdPartyMore",
 			"TestHubConformance", "TestHubClientConformance"}}},
 	},
 	{
-		name: "console", minutes: 10,
+		name: "console", minutes: 15,
 		proves: "every screen of the web console in a real browser, dark and light, narrow and wide: no finding of axe-core, " +
 			"nothing that the page's policy refuses, pictures of each; third-party servers in it; " +
-			"seven tabs, 10,000 events, 100 MB in a terminal, a question that changes under the pointer, a revoked token; a " +
+			"by the keyboard alone, an agent's machine as a shell, and a server of a registry added, logged in and tried; forks; " +
+			"seven tabs, 10,000 events, 100 MB in a terminal, a file of 1 GB, a question that changes under the pointer, a " +
+			"revoked token; log-in at an OIDC provider; a " +
 			"server without root whose ports are on the console's site",
 		folders: []string{"internal/console"},
 		steps: []step{{name: "console", packages: whole, tests: []string{"TestConsoleScreens", "TestConsoleServers",
-			"TestConsoleHeavy", "TestConsoleUnprivileged"}}},
+			"TestConsoleFlows", "TestConsoleHeavy", "TestConsoleProvider", "TestConsoleUnprivileged"}}},
+	},
+	{
+		name: "microvm", minutes: 10,
+		proves: "a sandbox's life in a virtual machine of QEMU, emulated: its first process, the agent's link, recovery by " +
+			"the next server, its end",
+		folders: []string{"internal/runtime/qemu", "internal/guest/machine"},
+		steps: []step{
+			{name: "microvm-tools", command: []string{"test/microvm", ".tools"}},
+			{name: "microvm", packages: "./internal/runtime/qemu", tests: []string{"TestLife"}},
+		},
 	},
 	{
 		name: "clients", minutes: 20,
@@ -166,9 +192,11 @@ var parts = []part{
 	},
 	{
 		name: "tasks", minutes: 15,
-		proves:  "the tasks of a working day in the template `host`, as root and without",
+		proves: "the tasks of a working day in the template `host`, as root and without; a day in a root file system of the " +
+			"machine's programs",
 		folders: []string{"test/tasks", "internal/image", "internal/app/stack"},
-		steps:   []step{{name: "tasks", packages: whole, tests: []string{"TestTasks", "TestTasksUnprivileged"}}},
+		steps: []step{{name: "tasks", packages: whole, tests: []string{"TestTasks", "TestTasksUnprivileged",
+			"TestDayInARootFileSystem"}}},
 	},
 	{
 		name: "tasks-images", minutes: 20,

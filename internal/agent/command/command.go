@@ -125,6 +125,11 @@ func ExitStatus(data []byte) (code int, why string, err error) {
 	return int(int32(binary.BigEndian.Uint32(data))), fault.Printable(string(data[4:]), 500), nil
 }
 
+// EndedStatus returns the data of an Exit frame, which ExitStatus decodes.
+func EndedStatus(code int, why string) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(int32(code))), why...)
+}
+
 // ResizeData returns the data of a Resize frame.
 func (s Size) ResizeData() []byte {
 	b := binary.BigEndian.AppendUint16(nil, uint16(s.Rows))

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,7 +21,10 @@ import (
 // The bytes of a connection are in chunks, each after its length (uint32, big endian). A chunk
 // without bytes says that its sender writes no more. When the yamux stream ends without such a
 // chunk, the connection was reset.
-type Bridge struct{ mux *yamux.Session }
+type Bridge struct {
+	mux   *yamux.Session
+	known atomic.Bool // Admit has admitted one of its connections
+}
 
 // maxChunk bounds one chunk of a connection's bytes.
 const maxChunk = 64 << 10
@@ -59,7 +63,7 @@ func (b *Bridge) Open() (*BridgeConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &BridgeConn{Stream: s}, nil
+	return &BridgeConn{Stream: s, bridge: b}, nil
 }
 
 // Accept waits for the next connection. It is for the host's end.
@@ -68,11 +72,14 @@ func (b *Bridge) Accept() (*BridgeConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &BridgeConn{Stream: s}, nil
+	return &BridgeConn{Stream: s, bridge: b}, nil
 }
 
 // Close ends the bridge and all its connections.
 func (b *Bridge) Close() error { return b.mux.Close() }
+
+// Known reports whether Admit has admitted one of its connections: the agent is at the other end.
+func (b *Bridge) Known() bool { return b.known.Load() }
 
 // Done returns a channel that is closed when the bridge has ended.
 func (b *Bridge) Done() <-chan struct{} { return b.mux.CloseChan() }
@@ -82,8 +89,9 @@ func (b *Bridge) Done() <-chan struct{} { return b.mux.CloseChan() }
 type BridgeConn struct {
 	*yamux.Stream
 
-	left  uint32 // bytes of the chunk that is being read
-	ended bool   // the peer writes no more
+	bridge *Bridge
+	left   uint32 // bytes of the chunk that is being read
+	ended  bool   // the peer writes no more
 
 	mu     sync.Mutex // for writes
 	closed bool       // this end writes no more

@@ -171,13 +171,24 @@ const (
 	EnvCapable = "SANDLOT_AGENT_CAPABLE"
 	// EnvProgram begins the names of variables that programs have without it, and the agent not at all.
 	EnvProgram = "SANDLOT_AGENT_PROGRAM_"
+	// EnvFile is the path of a file with the agent's whole environment but EnvSocket, each variable before a zero byte;
+	// optional. Where others see a program's arguments, or what starts the agent adds variables of its own, a runtime
+	// writes it.
+	EnvFile = "SANDLOT_AGENT_ENVIRONMENT"
 	// EnvPrefix begins the names of all of these.
 	EnvPrefix = "SANDLOT_AGENT_"
 )
 
+// What begins the value of EnvSocket where the agent reaches the host by one stream, over which a Bridge carries its
+// connections.
+const (
+	VsockAddress  = "vsock:"  // a port of the host follows, which the agent dials over AF_VSOCK
+	BridgeAddress = "bridge:" // the path of a Unix socket follows; tests have it in the place of a port
+)
+
 // EnvNames are all of these. Where an image can supply variables, a runtime sets each, if only to nothing.
 var EnvNames = []string{EnvSecret, EnvSocket, EnvOrphan, EnvBoot, EnvUser, EnvPlainFiles, EnvEnclosed,
-	EnvBuild, EnvCapable}
+	EnvBuild, EnvCapable, EnvFile}
 
 // GoVariables are read by the runtime of each Go program when it starts, and so of the agent, which is the only process
 // of a sandbox with capabilities. It gets none of an image.
@@ -254,6 +265,9 @@ func Admit(c net.Conn, secret []byte, claim func(Ticket) bool) (Purpose, error) 
 	if !valid {
 		c.Write([]byte{nak})
 		return 0, errors.New("wire: a process that does not know the secret tried to be the agent")
+	}
+	if carried, ok := c.(*BridgeConn); ok {
+		carried.bridge.known.Store(true)
 	}
 	_, err := c.Write([]byte{ack})
 	return purpose, err

@@ -13,6 +13,7 @@ import (
 
 	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
+	"sandlot/internal/hub"
 )
 
 // Limits of a connection to the live channel.
@@ -32,7 +33,7 @@ type Live struct {
 
 // LiveMessage is what the server says on the live channel.
 type LiveMessage struct {
-	Op      string            `json:"op"` // opened, data, lost, closed or error
+	Op      string            `json:"op"` // opened, data, lost, current, closed, error, or a newer server's
 	Channel uint32            `json:"channel"`
 	Cursor  string            `json:"cursor"`
 	Data    json.RawMessage   `json:"data"`
@@ -136,3 +137,102 @@ func (l *Live) read(ctx context.Context) ([]byte, error) {
 
 // Close ends the connection. It may be called twice.
 func (l *Live) Close() { _ = l.ws.CloseNow() }
+
+// The ops of LiveMessage that follow looks at.
+const (
+	liveData   = "data"
+	liveLost   = "lost"
+	liveClosed = "closed"
+	liveError  = "error"
+)
+
+const (
+	firstRedial = 250 * time.Millisecond // doubled after each failure
+	lastRedial  = 4 * time.Second
+	// maxAway is how long follow tries to reach a server that it has reached before.
+	maxAway = time.Minute
+)
+
+// follow opens one channel, and calls each with each message of it, until each returns true or an error, or the server
+// ends the channel. After a break it connects again, and goes on after the last cursor, if args takes one.
+func follow(ctx context.Context, c *Client, kind string, args any, each func(LiveMessage) (done bool, err error)) error {
+	text, err := json.Marshal(args)
+	if err != nil {
+		return err
+	}
+	given := map[string]any{}
+	if err := json.Unmarshal(text, &given); err != nil {
+		return err
+	}
+	wait, reached := firstRedial, time.Time{}
+	for {
+		done, heard, err := c.followOnce(ctx, kind, given, each)
+		switch {
+		case done, ctx.Err() != nil:
+			return err
+		case heard:
+			reached, wait = time.Now(), firstRedial
+		case reached.IsZero(), time.Since(reached) > maxAway:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, lastRedial)
+	}
+}
+
+// followOnce follows a channel over one connection. It puts the cursor into args. done: nothing more is to come; else
+// err says how the connection broke, and heard whether the server had said anything.
+func (c *Client) followOnce(ctx context.Context, kind string, args map[string]any,
+	each func(LiveMessage) (bool, error)) (done, heard bool, err error) {
+	l, err := c.Live(ctx)
+	if err != nil {
+		problem, refused := errors.AsType[*protocol.Problem](err)
+		return refused && problem.Status < http.StatusInternalServerError, false, err
+	}
+	defer l.Close()
+	if _, err := l.Open(ctx, kind, args); err != nil {
+		return false, false, err
+	}
+	for {
+		m, err := l.Next(ctx)
+		switch {
+		case err != nil:
+			return errors.Is(err, ErrTokenEnded), heard, err
+		case m.Op == liveClosed && m.Error == nil:
+			return true, true, nil
+		case m.Op == liveClosed, m.Op == liveError:
+			return m.Error.Status < http.StatusInternalServerError, heard, m.Error
+		}
+		heard = true
+		if done, err := each(m); done || err != nil {
+			return true, true, err
+		}
+		if m.Cursor != "" {
+			args["cursor"] = m.Cursor
+		}
+	}
+}
+
+// FollowLog calls each with the log of a third-party server that the server keeps, and then with what is added to it,
+// until each returns an error, or the server refuses more, as when the third-party server is removed. lost is how many bytes are missing before the text;
+// negative: that is not known, as the log has begun anew.
+func (c *Client) FollowLog(ctx context.Context, server string, each func(text string, lost int64) error) error {
+	args := map[string]string{"server": server}
+	return follow(ctx, c, "log", args, func(m LiveMessage) (bool, error) {
+		switch m.Op {
+		case liveLost:
+			return false, each("", -1)
+		case liveData:
+			var part hub.LogPart
+			if err := json.Unmarshal(m.Data, &part); err != nil {
+				return false, err
+			}
+			return false, each(part.Text, part.Lost)
+		}
+		return false, nil
+	})
+}

@@ -30,6 +30,8 @@ var kinds = map[string]kind{
 	"questions":  {states((*hub.Hub).WatchQuestions), 4},
 	"sessions":   {states((*hub.Hub).WatchSessions), 4},
 	"servers":    {states((*hub.Hub).WatchServers), 4},
+	"templates":  {states((*hub.Hub).WatchTemplates), 4},
+	"images":     {states((*hub.Hub).WatchImages), 4},
 	"log":        {(*channel).log, 8},
 	terminalKind: {(*channel).serveTerminal, maxChannels},
 }

@@ -75,6 +75,9 @@ func addEncoded(known map[reflect.Type]*jsonschema.Schema, seen map[reflect.Type
 	case t.Kind() != reflect.Pointer && t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
 		known[t] = &jsonschema.Schema{Type: "string"}
 		return
+	case t.Kind() != reflect.Struct && t.Kind() != reflect.Pointer && t.Implements(reflect.TypeFor[json.Marshaler]()):
+		known[t] = encodedAs(t)
+		return
 	}
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
@@ -84,6 +87,21 @@ func addEncoded(known map[reflect.Type]*jsonschema.Schema, seen map[reflect.Type
 			addEncoded(known, seen, f.Type)
 		}
 	}
+}
+
+// encodedAs returns the schema of a type that encodes itself, as far as its zero value shows it.
+func encodedAs(t reflect.Type) *jsonschema.Schema {
+	text, err := json.Marshal(reflect.Zero(t).Interface())
+	if err != nil || len(text) == 0 {
+		return &jsonschema.Schema{}
+	}
+	switch text[0] {
+	case '[':
+		return &jsonschema.Schema{Type: "array"}
+	case '"':
+		return &jsonschema.Schema{Type: "string"}
+	}
+	return &jsonschema.Schema{}
 }
 
 // openObjects lets every object of a schema have more fields.

@@ -99,7 +99,8 @@ func (v *visit) rewrite(p *httputil.ProxyRequest, query string) {
 
 // isSandlotCookie reports whether a cookie of that name is Sandlot's.
 func isSandlotCookie(name string) bool {
-	return slices.ContainsFunc([]string{Cookie, SecureCookie, console.PlainCookie, console.SecureCookie},
+	return slices.ContainsFunc([]string{Cookie, SecureCookie, console.PlainCookie, console.SecureCookie,
+		console.PlainAttempt, console.SecureAttempt},
 		func(own string) bool { return strings.EqualFold(name, own) })
 }
 

@@ -149,6 +149,12 @@ type TemplateRequested struct {
 	Progress string       `json:"progress"` // the path of the list that says how far it is
 }
 
+// PullBegun is the response to POST /v1/images.
+type PullBegun struct {
+	Pull     hub.ImagePull `json:"pull"`
+	Progress string        `json:"progress"` // the path of the list that says how far it is
+}
+
 // SecretRemoved is the response to DELETE /v1/secrets/{name}.
 type SecretRemoved struct {
 	Name   string   `json:"name"`
@@ -195,10 +201,48 @@ type GuidanceRow struct {
 	Path   string            `json:"path"` // of the guidance
 }
 
-// ConsoleLogin is the body of a browser's log-in: it has one of the two.
+// ConsoleLogin is the body of a browser's log-in: it has one of the three.
 type ConsoleLogin struct {
-	Code  string `json:"code,omitempty" jsonschema:"The code of a link, which counts once."`
-	Token string `json:"token,omitempty" jsonschema:"A token of this server."`
+	Code     string            `json:"code,omitempty" jsonschema:"The code of a link, which counts once."`
+	Token    string            `json:"token,omitempty" jsonschema:"A token of this server."`
+	Response *ProviderResponse `json:"response,omitempty" jsonschema:"What an OIDC provider has sent back with the browser."`
+}
+
+// ProviderResponse is what an OIDC provider has sent back with a browser, as it was in the address.
+type ProviderResponse struct {
+	Provider string `json:"provider" jsonschema:"The provider's id."`
+	Key      string `json:"key" jsonschema:"The key of the answer with which the log-in has begun."`
+	State    string `json:"state"`
+	Code     string `json:"code,omitempty"`
+	Issuer   string `json:"iss,omitempty"`
+	Error    string `json:"error,omitempty"`
+}
+
+// ConsoleProvider is an OIDC provider at which a browser can log in.
+type ConsoleProvider struct {
+	ID     string `json:"id"`
+	Issuer string `json:"issuer"`
+}
+
+// ConsoleProviders are the OIDC providers at which a browser can log in.
+type ConsoleProviders struct {
+	Providers []ConsoleProvider `json:"providers"`
+}
+
+// ConsoleAttempt is the body of a request that begins a log-in at an OIDC provider.
+type ConsoleAttempt struct {
+	Provider string `json:"provider" jsonschema:"The provider's id."`
+}
+
+// ConsoleBegun is a log-in at an OIDC provider that has begun.
+type ConsoleBegun struct {
+	URL string `json:"url" jsonschema:"Where it goes on, at the provider."`
+	Key string `json:"key" jsonschema:"The half of the log-in's secret that is not in the cookie."`
+}
+
+// ConsoleEnded is the answer to a log-out.
+type ConsoleEnded struct {
+	URL string `json:"url" jsonschema:"Where the user logs out at the OIDC provider as well; empty: nowhere."`
 }
 
 // ConsoleKey is the answer to a browser's log-in: the half of its secret that is not in the cookie.

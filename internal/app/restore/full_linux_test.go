@@ -84,7 +84,7 @@ func TestRestoreOnFullDisk(t *testing.T) {
 		r.has("old", "")
 	}
 	empty()
-	if pending, err := r.pending(); err != nil || pending == nil {
+	if pending, err := r.Pending(); err != nil || pending == nil {
 		t.Fatalf("no restore was prepared: %+v, %v", pending, err)
 	}
 	for free := 0; ; free += 16 {

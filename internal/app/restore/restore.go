@@ -133,14 +133,14 @@ func explainFull(err error) error {
 		Advise("Ask the operator to free space on the disk of the state folder", "Then restore again")
 }
 
-// pending returns the restore that the next start completes; nil: there is none.
-func (r Restores) pending() (*hub.Restore, error) {
+// Pending returns the restore that the next start completes; nil: there is none.
+func (r Restores) Pending() (*hub.Restore, error) {
 	return readRestore(r.path(pendingName, recordFile))
 }
 
 // Last returns the restore that is pending, or else the last one; nil: there was none.
 func (r Restores) Last() (*hub.Restore, error) {
-	if record, err := r.pending(); record != nil || err != nil {
+	if record, err := r.Pending(); record != nil || err != nil {
 		return record, err
 	}
 	return readRestore(r.path(lastFile))
@@ -162,7 +162,7 @@ func readRestore(path string) (*hub.Restore, error) {
 // When that fails, the content is as it was. It returns an error only if that is not known.
 func (r Restores) Apply(ctx context.Context, db *store.DB) error {
 	r.removeIncomplete()
-	record, err := r.pending()
+	record, err := r.Pending()
 	if record == nil && err == nil {
 		return nil
 	}
@@ -271,7 +271,7 @@ func (r Restores) removeIncomplete() {
 
 // Confirm ends a restore after which the server has started.
 func (r Restores) Confirm() error {
-	record, err := r.pending()
+	record, err := r.Pending()
 	if record == nil || err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (r Restores) Confirm() error {
 // Undo restores what was there before a restore after which the server could not start because of cause.
 // It reports whether it has done that. The caller has locked the state folder, and has not opened the database.
 func (r Restores) Undo(ctx context.Context, cause error) (undone bool, err error) {
-	record, err := r.pending()
+	record, err := r.Pending()
 	if record == nil || err != nil || ctx.Err() != nil {
 		return false, err
 	}

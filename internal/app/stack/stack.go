@@ -109,7 +109,8 @@ func names(packages []string) (all []string) {
 	return all
 }
 
-// Add adds the packages that are complete to the template host, and notes there that lists of an archive are to come.
+// Add adds the packages that are complete to the template host, and notes there which packages, and lists of an
+// archive, are to come.
 func (s *Stack) Add(t *image.Template) {
 	if t.Name != "host" {
 		return
@@ -118,6 +119,9 @@ func (s *Stack) Add(t *image.Template) {
 		dir := k.ready.Load()
 		if dir == nil {
 			t.ArchiveComes = t.ArchiveComes || k.name == "apt"
+			if k.name == "python" || k.name == "node" {
+				t.PackagesCome = append(t.PackagesCome, names(k.packages)...)
+			}
 			continue
 		}
 		if k.name == "apt" {
@@ -163,6 +167,9 @@ func (s *Stack) Open(host *image.Template) {
 // host. What fails is logged, and tried again by the next call.
 func (s *Stack) Make(ctx context.Context, host *image.Template) {
 	for _, k := range s.kinds {
+		if ctx.Err() != nil { // the server stops
+			return
+		}
 		p := k.interpreter(host)
 		if p == "" || k.ready.Load() != nil && !k.isStale(*k.ready.Load()) {
 			continue

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -211,13 +212,14 @@ func TestArchiveFirst(t *testing.T) {
 		t.Errorf("made in the order %s", got)
 	}
 	host := &image.Template{Name: "host"}
-	if s.Add(host); !host.ArchiveComes {
-		t.Error("the template does not say that lists are to come")
+	if s.Add(host); !host.ArchiveComes || !slices.Equal(host.PackagesCome, []string{"a", "b"}) {
+		t.Errorf("the template does not say what is to come: %+v", host)
 	}
 	dir := t.TempDir()
 	s.kinds[0].ready.Store(&dir)
-	host = &image.Template{Name: "host"}
-	if s.Add(host); host.ArchiveComes || !host.HasArchive() {
-		t.Errorf("with lists: %+v", host)
+	s.kinds[1].ready.Store(&dir)
+	host = &image.Template{Name: "host", Env: map[string]string{}}
+	if s.Add(host); host.ArchiveComes || !host.HasArchive() || !slices.Equal(host.PackagesCome, []string{"b"}) {
+		t.Errorf("with lists, and packages of Python: %+v", host)
 	}
 }

@@ -48,11 +48,12 @@ type keySet struct {
 	goroutines *sync.WaitGroup
 	now        func() time.Time
 
-	mu    sync.Mutex
-	keys  []jose.JSONWebKey
-	tried time.Time     // when the latest fetch ended; zero: there was none
-	err   error         // of the latest fetch
-	fetch chan struct{} // closed when the fetch in progress ends; nil: there is none
+	mu        sync.Mutex
+	keys      []jose.JSONWebKey
+	endpoints endpoints     // of log-ins
+	tried     time.Time     // when the latest fetch ended; zero: there was none
+	err       error         // of the latest fetch
+	fetch     chan struct{} // closed when the fetch in progress ends; nil: there is none
 }
 
 // newClient returns the client for requests to an issuer. It follows no redirect: an issuer is where it says.
@@ -65,15 +66,16 @@ func newClient() *http.Client {
 }
 
 // find returns the key with an id for an algorithm. When there is none, it fetches the keys, or waits for the fetch
-// in progress, unless the latest fetch was within fetchInterval.
-func (s *keySet) find(ctx context.Context, id, algorithm string) (*jose.JSONWebKey, error) {
+// in progress, unless the latest fetch was within fetchInterval. The key of a token that comes straight from the issuer is
+// fetched even then: nobody else chooses it, and the issuer may have made it just now.
+func (s *keySet) find(ctx context.Context, id, algorithm string, straight bool) (*jose.JSONWebKey, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for fetched := false; ; fetched = true {
 		if k := s.lookUp(id, algorithm); k != nil {
 			return k, nil
 		}
-		if fetched || s.fetch == nil && !s.tried.IsZero() && s.now().Sub(s.tried) < fetchInterval {
+		if fetched || !straight && s.fetch == nil && !s.tried.IsZero() && s.now().Sub(s.tried) < fetchInterval {
 			break
 		}
 		done := s.start()
@@ -91,6 +93,10 @@ func (s *keySet) find(ctx context.Context, id, algorithm string) (*jose.JSONWebK
 		return nil, fault.Wrap(fault.Connection, s.err,
 			"the keys of the issuer %s cannot be fetched, so its tokens cannot be checked now", s.issuer).
 			Advise("Try again in a moment", "The operator finds the cause in the server's log")
+	}
+	if straight {
+		return nil, fault.New(fault.Connection, "%s has signed with a key that it does not publish", s.issuer).
+			Advise("Try again in a moment: the key may be a new one")
 	}
 	return nil, refuse("the JWT is signed with a key that its issuer does not have, or has had for less than %v",
 		fetchInterval)
@@ -123,7 +129,7 @@ func (s *keySet) start() <-chan struct{} {
 	s.goroutines.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, fetchTimeout)
 		defer cancel()
-		keys, err := s.load(ctx)
+		keys, ends, err := s.load(ctx)
 		if err != nil && s.ctx.Err() == nil {
 			s.log.Warn("cannot fetch the keys of an issuer", "issuer", s.issuer, "error", err)
 		}
@@ -133,7 +139,7 @@ func (s *keySet) start() <-chan struct{} {
 			for _, k := range s.keys {
 				withdrawn = withdrawn || !slices.ContainsFunc(keys, func(o jose.JSONWebKey) bool { return same(k, o) })
 			}
-			s.keys = keys
+			s.keys, s.endpoints = keys, ends
 		}
 		s.err, s.tried, s.fetch = err, s.now(), nil
 		s.mu.Unlock()
@@ -171,30 +177,32 @@ func (s *keySet) fetchAll(ctx context.Context) (int, error) {
 }
 
 // load fetches the issuer's metadata and its keys.
-func (s *keySet) load(ctx context.Context) ([]jose.JSONWebKey, error) {
+func (s *keySet) load(ctx context.Context) ([]jose.JSONWebKey, endpoints, error) {
 	var metadata struct {
 		Issuer string `json:"issuer"`
 		Keys   string `json:"jwks_uri"`
+		endpoints
 	}
 	at := strings.TrimSuffix(s.issuer, "/") + "/.well-known/openid-configuration"
 	if err := s.get(ctx, at, &metadata); err != nil {
-		return nil, err
+		return nil, endpoints{}, err
 	}
 	if metadata.Issuer != s.issuer {
-		return nil, fmt.Errorf("%s is the metadata of the issuer %q", at, fault.Printable(metadata.Issuer, 200))
+		return nil, endpoints{}, fmt.Errorf("%s is the metadata of the issuer %q", at,
+			fault.Printable(metadata.Issuer, 200))
 	}
 	if err := CheckURL(metadata.Keys); err != nil {
 		// An issuer with TLS could otherwise name keys that are fetched without.
-		return nil, fmt.Errorf("%s: jwks_uri %q %w", at, fault.Printable(metadata.Keys, 200), err)
+		return nil, endpoints{}, fmt.Errorf("%s: jwks_uri %q %w", at, fault.Printable(metadata.Keys, 200), err)
 	}
 	if strings.HasPrefix(s.issuer, "https://") && !strings.HasPrefix(metadata.Keys, "https://") {
-		return nil, fmt.Errorf("%s: jwks_uri %q is without TLS", at, fault.Printable(metadata.Keys, 200))
+		return nil, endpoints{}, fmt.Errorf("%s: jwks_uri %q is without TLS", at, fault.Printable(metadata.Keys, 200))
 	}
 	var document struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
 	if err := s.get(ctx, metadata.Keys, &document); err != nil {
-		return nil, err
+		return nil, endpoints{}, err
 	}
 	var keys []jose.JSONWebKey
 	for _, text := range document.Keys[:min(len(document.Keys), maxKeys)] {
@@ -205,9 +213,9 @@ func (s *keySet) load(ctx context.Context) ([]jose.JSONWebKey, error) {
 		}
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s has no public key for signatures", metadata.Keys)
+		return nil, endpoints{}, fmt.Errorf("%s has no public key for signatures", metadata.Keys)
 	}
-	return keys, nil
+	return keys, metadata.endpoints, nil
 }
 
 // get fetches a JSON document.

@@ -1,5 +1,6 @@
-// Package oidc verifies JWTs of the OIDC issuers in the settings. It owns the issuers' keys: it fetches them when
-// they are needed, bounded in size, time and number, and keeps them while an issuer does not answer.
+// Package oidc verifies JWTs of the OIDC issuers in the settings, and logs users in at them. It owns the issuers' keys
+// and endpoints: it fetches them when they are needed, bounded in size, time and number, and keeps them while an issuer
+// does not answer.
 package oidc
 
 import (
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +32,8 @@ type Issuer struct {
 	NameClaim string
 	// Required has claims, and the text that each must have, or have in its list.
 	Required map[string]string
+	// Client is this server as a client of the issuer, for log-ins in a browser.
+	Client Client
 }
 
 const (
@@ -55,9 +59,20 @@ var accepted = func() (all []jose.SignatureAlgorithm) {
 	return all
 }()
 
-// tokenTypes are the values of the header typ that an access token may have. Other JWTs of an issuer,
-// such as those about log-outs, have others.
-var tokenTypes = []string{"", "jwt", "at+jwt", "application/at+jwt"}
+// use is what a token is for.
+type use struct {
+	name string
+	// types are the values of the header typ that such a token may have. Other JWTs of an issuer, such as those about
+	// log-outs, have others.
+	types []string
+	// straight: it comes straight from the issuer.
+	straight bool
+}
+
+var (
+	accessToken = use{"an access token", []string{"", "jwt", "at+jwt", "application/at+jwt"}, false}
+	idToken     = use{"an ID token", []string{"", "jwt"}, true}
+)
 
 // Verifier verifies JWTs. It implements auth.Issuers.
 type Verifier struct {
@@ -76,6 +91,9 @@ type Verifier struct {
 type issuer struct {
 	Issuer
 	keys *keySet
+	id   string
+	// exchanges has a place for each request to the token endpoint that is in progress.
+	exchanges chan struct{}
 }
 
 // New returns a verifier. It fetches nothing until a token comes. log gets the failures of fetches.
@@ -85,7 +103,8 @@ func New(issuers []Issuer, log *slog.Logger) *Verifier {
 		decisions: map[[sha256.Size]byte]auth.Claims{}}
 	for _, i := range issuers {
 		v.issuers[i.URL] = &issuer{i, &keySet{ctx: ctx, issuer: i.URL, client: newClient(), log: log,
-			removed: v.forget, goroutines: &v.fetches, now: func() time.Time { return v.now() }}}
+			removed: v.forget, goroutines: &v.fetches, now: func() time.Time { return v.now() }},
+			auth.IssuerID(i.URL), make(chan struct{}, maxExchanges)}
 	}
 	return v
 }
@@ -202,48 +221,69 @@ type claims struct {
 	Confirmation any              `json:"cnf"`
 }
 
-// verify verifies a token that is not remembered. The decoder that reads its claims tells upper case from lower,
-// and refuses an object with two members of one name.
+// verify verifies an access token that is not remembered.
 func (v *Verifier) verify(ctx context.Context, token string, now time.Time) (auth.Claims, error) {
+	i, c, more, err := v.open(ctx, token, accessToken)
+	if err != nil {
+		return auth.Claims{}, err
+	}
+	if !i.isAudience(c.Audience) {
+		return auth.Claims{}, refuse("the audience of the JWT is %q, and not this server (%s)",
+			fault.Printable(strings.Join(c.Audience, " "), 200), strings.Join(i.Audiences, ", "))
+	}
+	made, err := i.check(c, more, now)
+	if err != nil {
+		return auth.Claims{}, err
+	}
+	if name, want := i.missing(more); name != "" {
+		return auth.Claims{}, refuse("the JWT needs the claim %s=%q", name, want)
+	}
+	return made, nil
+}
+
+// open returns the claims of a token for a use, with a valid signature, and its issuer. The decoder that reads the claims
+// tells upper case from lower, and refuses an object with two members of one name.
+func (v *Verifier) open(ctx context.Context, token string, u use) (i *issuer, c claims, more map[string]any, err error) {
+	fail := func(format string, args ...any) (*issuer, claims, map[string]any, error) {
+		return nil, claims{}, nil, refuse(format, args...)
+	}
 	t, err := jwt.ParseSigned(token, accepted)
 	if err != nil || len(t.Headers) != 1 || !isCanonical(token) {
-		return auth.Claims{}, refuse("the token is not a JWT with a signature that this server accepts")
+		return fail("the token is not a JWT with a signature that this server accepts")
 	}
 	var unverified struct {
 		Issuer string `json:"iss"`
 	}
 	if err := t.UnsafeClaimsWithoutVerification(&unverified); err != nil {
-		return auth.Claims{}, refuse("the claims of the JWT cannot be read")
+		return fail("the claims of the JWT cannot be read")
 	}
-	i := v.issuers[unverified.Issuer]
-	if i == nil {
-		return auth.Claims{}, refuse("the issuer of the JWT, %q, is none of this server",
-			fault.Printable(unverified.Issuer, 200))
+	if i = v.issuers[unverified.Issuer]; i == nil {
+		return fail("the issuer of the JWT, %q, is none of this server", fault.Printable(unverified.Issuer, 200))
 	}
 	header := t.Headers[0]
 	if !slices.Contains(i.Algorithms, header.Algorithm) {
-		return auth.Claims{}, refuse("the JWT is signed with %s, which this server does not accept from its issuer",
-			header.Algorithm)
+		return fail("the JWT is signed with %s, which this server does not accept from its issuer", header.Algorithm)
 	}
 	kind, isText := header.ExtraHeaders[jose.HeaderType].(string)
 	if _, given := header.ExtraHeaders[jose.HeaderType]; given && !isText {
-		return auth.Claims{}, refuse("the typ of the JWT is not text")
+		return fail("the typ of the JWT is not text")
 	}
-	if !slices.Contains(tokenTypes, strings.ToLower(kind)) {
-		return auth.Claims{}, refuse("the JWT has the type %q: it is not an access token", fault.Printable(kind, 50))
+	if !slices.Contains(u.types, strings.ToLower(kind)) {
+		return fail("the JWT has the type %q: it is not %s", fault.Printable(kind, 50), u.name)
 	}
-	key, err := i.keys.find(ctx, header.KeyID, header.Algorithm)
+	key, err := i.keys.find(ctx, header.KeyID, header.Algorithm, u.straight)
 	if err != nil {
-		return auth.Claims{}, err
+		return nil, claims{}, nil, err
 	}
-	var c claims
-	var more map[string]any
 	if err := t.Claims(key, &c, &more); errors.Is(err, jose.ErrCryptoFailure) {
-		return auth.Claims{}, refuse("the signature of the JWT is wrong")
+		return fail("the signature of the JWT is wrong")
 	} else if err != nil {
-		return auth.Claims{}, refuse("the claims of the JWT cannot be read")
+		return fail("the claims of the JWT cannot be read")
 	}
-	return i.check(c, more, now)
+	if c.Issuer != i.URL {
+		return fail("the JWT is of another issuer")
+	}
+	return i, c, more, nil
 }
 
 // isCanonical reports whether the parts of a token are base64 as an encoder writes it. Decoders take other last
@@ -261,14 +301,9 @@ func isCanonical(token string) bool {
 // maxTime is the latest time that a JWT may name, in Unix seconds.
 const maxTime = 253402300799 // the end of the year 9999
 
-// check checks the claims of a token with a valid signature.
+// check checks the claims of a token with a valid signature, but for whom it is and what the settings require.
 func (i *issuer) check(c claims, more map[string]any, now time.Time) (auth.Claims, error) {
 	switch {
-	case c.Issuer != i.URL:
-		return auth.Claims{}, refuse("the JWT is of another issuer")
-	case !i.isAudience(c.Audience):
-		return auth.Claims{}, refuse("the audience of the JWT is %q, and not this server (%s)",
-			fault.Printable(strings.Join(c.Audience, " "), 200), strings.Join(i.Audiences, ", "))
 	case c.Subject == "" || len(c.Subject) > maxSubject:
 		return auth.Claims{}, refuse("the subject of the JWT must have 1 to %d bytes", maxSubject)
 	case c.Expires == nil:
@@ -277,20 +312,27 @@ func (i *issuer) check(c claims, more map[string]any, now time.Time) (auth.Claim
 		return auth.Claims{}, refuse("the JWT is bound to a key (cnf): this server accepts bearer tokens only")
 	case c.NotBefore != nil && now.Add(skew).Before(c.NotBefore.Time()),
 		c.Issued != nil && now.Add(skew).Before(c.Issued.Time()):
-		return auth.Claims{}, refuse("the JWT is not valid yet")
+		return auth.Claims{}, errEarly
 	}
 	expires := time.Unix(min(int64(*c.Expires), maxTime), 0).UTC().Add(skew)
 	if !now.Before(expires) {
-		return auth.Claims{}, refuse("the JWT has expired")
-	}
-	for name, want := range i.Required {
-		if !has(more[name], want) {
-			return auth.Claims{}, refuse("the JWT needs the claim %s=%q", name, want)
-		}
+		return auth.Claims{}, errLate
 	}
 	name, _ := more[i.NameClaim].(string)
 	name = strings.Clone(fault.Printable(name, maxName)) // it is remembered
 	return auth.Claims{Issuer: i.URL, Subject: c.Subject, Name: name, Expires: expires}, nil
+}
+
+var errEarly, errLate = refuse("the JWT is not valid yet"), refuse("the JWT has expired")
+
+// missing returns a claim that the settings require and a token does not have, and its text; empty: none.
+func (i *issuer) missing(more map[string]any) (name, want string) {
+	for _, name := range slices.Sorted(maps.Keys(i.Required)) {
+		if want := i.Required[name]; !has(more[name], want) {
+			return name, want
+		}
+	}
+	return "", ""
 }
 
 // has reports whether a claim is a text, or has it in its list.

@@ -1,5 +1,5 @@
-// Package sysinstall finds out that a command tries to install something into the system's folders, or may not do what
-// root can. Pure functions.
+// Package sysinstall finds out that a command tries to install something into the system's folders, misses a package, or
+// may not do what root can. Pure functions.
 package sysinstall
 
 import (
@@ -49,6 +49,32 @@ func NotPermitted(outputs ...string) string {
 		}
 		if line := notPermitted.FindString(o); line != "" {
 			return line[:min(len(line), 200)]
+		}
+	}
+	return ""
+}
+
+// missingModule matches what Python and Node say of a package that is not there. A relative path is none.
+var missingModule = regexp.MustCompile(`No module named '?([A-Za-z_][A-Za-z0-9_]*)|` +
+	`Cannot find (?:module|package) '((?:@[^/' ]+/)?[^./@' ][^/' ]*)`)
+
+// distributions has the packages that are imported by another name than they are installed by.
+var distributions = map[string]string{"sklearn": "scikit-learn", "docx": "python-docx", "pptx": "python-pptx",
+	"PIL": "pillow", "bs4": "beautifulsoup4"}
+
+// MissingModule returns the package that Python or Node did not find, to judge by the output, by the name by which it is
+// installed; empty: they miss none.
+func MissingModule(outputs ...string) string {
+	for _, o := range outputs {
+		if !strings.Contains(o, "No module named") && !strings.Contains(o, "Cannot find ") {
+			continue // most outputs, of which some are long
+		}
+		if m := missingModule.FindStringSubmatch(o); m != nil {
+			name := m[1] + m[2]
+			if d := distributions[name]; d != "" {
+				return d
+			}
+			return name
 		}
 	}
 	return ""

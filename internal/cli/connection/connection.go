@@ -102,12 +102,17 @@ func (r connectionRow) commandText() string {
 func (p *commands) list() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "List the MCP servers and their states", Args: cobra.NoArgs}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		var list builtin.ServerList
-		if err := p.listAll(c.Context(), "/v1/connections", &list); err != nil {
+		list, err := with(c.Context(), p, func(server *client.Client) (hub.ServerList, error) {
+			return server.Servers(c.Context())
+		})
+		if err != nil {
 			return err
 		}
 		if p.asJSON {
 			return p.json(list.Servers)
+		}
+		if len(list.Servers) == 0 {
+			fmt.Fprintln(p.Err, "There are no MCP servers: `sandlot mcp add` adds one.")
 		}
 		for _, one := range list.Servers {
 			r := connectionRow{one}
@@ -324,8 +329,10 @@ func (p *commands) onServer(c *cobra.Command,
 
 // connection returns the server with that name or connection id.
 func (p *commands) connection(c *cobra.Command, what string) (connectionRow, error) {
-	var list builtin.ServerList
-	if err := p.listAll(c.Context(), "/v1/connections", &list); err != nil {
+	list, err := with(c.Context(), p, func(server *client.Client) (hub.ServerList, error) {
+		return server.Servers(c.Context())
+	})
+	if err != nil {
 		return connectionRow{}, err
 	}
 	var names []string
@@ -360,15 +367,50 @@ func (p *commands) restart() *cobra.Command {
 
 func (p *commands) logs() *cobra.Command {
 	var lines int
+	var follow bool
 	c := &cobra.Command{Use: "logs NAME", Short: "Print the end of an MCP server's log",
-		Args: cobra.ExactArgs(1)}
+		Args:    cobra.ExactArgs(1),
+		Example: "  sandlot mcp logs time\n  sandlot mcp logs time --follow"}
 	c.Flags().IntVar(&lines, "lines", 100, "number of lines")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "print what Sandlot keeps of the log, and then each line as it comes")
+	c.MarkFlagsMutuallyExclusive("lines", "follow")
 	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
+		if follow && p.asJSON {
+			return p.Usage(errors.New("give one of --follow and --json"))
+		}
+		if follow {
+			return p.followLog(c.Context(), r)
+		}
 		return p.result(c, "external_mcp_logs", struct {
 			ID    string `json:"connectionId"`
 			Lines int    `json:"lines"` // 0, too, is for the server to refuse
 		}{r.ID, lines})
 	})
+}
+
+// followLog prints the log of a server as it grows, until ctx ends or the server is removed.
+func (p *commands) followLog(ctx context.Context, r connectionRow) error {
+	client, done, err := p.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	err = client.FollowLog(ctx, r.ID, func(text string, lost int64) error {
+		switch {
+		case lost < 0:
+			fmt.Fprintln(p.Err, "[the log begins anew]")
+		case lost > 0:
+			fmt.Fprintf(p.Err, "[%s missing here]\n", plural.Of(int(lost), "byte is", "bytes are"))
+		}
+		if text == "" {
+			return nil
+		}
+		_, err := fmt.Fprintln(p.Out, plain.Text(strings.TrimSuffix(text, "\n")))
+		return err
+	})
+	if ctx.Err() != nil { // Ctrl-C is how it ends
+		err = nil
+	}
+	return errors.Join(err, done())
 }
 
 func (p *commands) call() *cobra.Command {
@@ -460,6 +502,16 @@ func (p *commands) ask(ctx context.Context, method, path string, in, out any) er
 		return err
 	}
 	return errors.Join(client.JSON(ctx, method, path, in, out), done())
+}
+
+// with calls do with a client of the server.
+func with[T any](ctx context.Context, p *commands, do func(*client.Client) (T, error)) (answer T, err error) {
+	server, done, err := p.Connect(ctx)
+	if err != nil {
+		return answer, err
+	}
+	answer, err = do(server)
+	return answer, errors.Join(err, done())
 }
 
 // listAll reads a list of the server with all its pages.

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"sandlot/internal/api/protocol"
+	"sandlot/internal/api/client"
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
@@ -41,14 +41,16 @@ of its arguments are strings. Each message follows its role. --json prints the w
 func (p *commands) prompts() *cobra.Command {
 	c := &cobra.Command{Use: "prompts", Short: "List the prompts of all MCP servers", Args: cobra.NoArgs}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		var list protocol.PromptPage
-		if err := p.listAll(c.Context(), "/v1/prompts", &list); err != nil {
+		prompts, err := with(c.Context(), p, func(server *client.Client) ([]hub.ServerPromptRow, error) {
+			return server.Prompts(c.Context())
+		})
+		if err != nil {
 			return err
 		}
 		if p.asJSON {
-			return p.json(list.Prompts)
+			return p.json(prompts)
 		}
-		for _, one := range list.Prompts {
+		for _, one := range prompts {
 			fmt.Fprintf(p.Out, "%-20s %s", one.Server, fault.Printable(one.Remote, 200))
 			for _, a := range one.Arguments {
 				if given := fault.Printable(a.Name, 100) + "="; a.Required {

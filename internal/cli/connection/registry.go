@@ -9,13 +9,12 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"sandlot/internal/api/client"
 	"sandlot/internal/api/protocol"
-	"sandlot/internal/builtin"
 	"sandlot/internal/cli/plain"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
@@ -49,9 +48,10 @@ official one. All words must be in the name, the title or the description of an 
 			p.printEntry(e)
 			return nil
 		}
-		query := url.Values{"search": {strings.Join(args, " ")}, "registry": {registry}, "limit": {strconv.Itoa(limit)}}
-		var found hub.RegistryFound
-		if err := p.ask(c.Context(), "GET", "/v1/registry/servers?"+query.Encode(), nil, &found); err != nil {
+		found, err := with(c.Context(), p, func(server *client.Client) (hub.RegistryFound, error) {
+			return server.SearchRegistry(c.Context(), strings.Join(args, " "), registry, limit)
+		})
+		if err != nil {
 			return err
 		}
 		if p.asJSON {
@@ -81,15 +81,11 @@ official one. All words must be in the name, the title or the description of an 
 }
 
 // entry returns an entry of a registry; what is NAME or NAME@VERSION.
-func (p *commands) entry(ctx context.Context, registry, what string) (e hub.RegistryEntry, err error) {
+func (p *commands) entry(ctx context.Context, registry, what string) (hub.RegistryEntry, error) {
 	name, version, _ := strings.Cut(what, "@")
-	segments := strings.Split(name, "/")
-	for i := range segments {
-		segments[i] = url.PathEscape(segments[i])
-	}
-	query := url.Values{"version": {version}, "registry": {registry}}
-	err = p.ask(ctx, "GET", "/v1/registry/servers/"+strings.Join(segments, "/")+"?"+query.Encode(), nil, &e)
-	return e, err
+	return with(ctx, p, func(server *client.Client) (hub.RegistryEntry, error) {
+		return server.RegistryEntry(ctx, name, version, registry)
+	})
 }
 
 func (p *commands) printEntry(e hub.RegistryEntry) {
@@ -201,8 +197,10 @@ func (p *commands) addFromRegistry(c *cobra.Command, r fromRegistry, names []str
 		}
 		choice.Way = e.Ways[i].ID
 	}
-	var plan hub.RegistryPlan
-	if err := p.ask(c.Context(), "POST", "/v1/registry/plan", choice, &plan); err != nil {
+	plan, err := with(c.Context(), p, func(server *client.Client) (hub.RegistryPlan, error) {
+		return server.PlanRegistry(c.Context(), choice)
+	})
+	if err != nil {
 		return err
 	}
 	for _, n := range plan.Notes {
@@ -227,8 +225,8 @@ func (p *commands) addFromRegistry(c *cobra.Command, r fromRegistry, names []str
 
 // unused returns an error if the user has a server of that name.
 func (p *commands) unused(ctx context.Context, name string) error {
-	var list builtin.ServerList
-	if err := p.listAll(ctx, "/v1/connections", &list); err != nil {
+	list, err := with(ctx, p, func(server *client.Client) (hub.ServerList, error) { return server.Servers(ctx) })
+	if err != nil {
 		return err
 	}
 	for _, s := range list.Servers {

@@ -14,22 +14,19 @@ import (
 	"sandlot/internal/api/client"
 	"sandlot/internal/app"
 	"sandlot/internal/builtin"
+	"sandlot/internal/checkup"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
+	"sandlot/internal/fault"
 	"sandlot/internal/platform"
 	"sandlot/internal/sandbox"
 )
 
 // Check is the result of one check.
-type Check struct {
-	Name   string `json:"name"`
-	OK     bool   `json:"ok"`             // sandboxes work, as far as this check goes
-	Note   bool   `json:"note,omitempty"` // a warning, or something that does not work and is not needed
-	Detail string `json:"detail"`
-}
+type Check = checkup.Check
 
 // Mark returns the word before a check's line.
-func (c Check) Mark() string {
+func Mark(c Check) string {
 	switch {
 	case !c.OK:
 		return "FAIL"
@@ -56,18 +53,58 @@ type examination struct {
 	tell   func(Check)
 }
 
+// warning begins the detail of a check that is about a warning alone.
+const warning = "WARNING: "
+
 // report tells the result of a check. A warning is a note.
 func (e *examination) report(ok bool, what, detail string) {
-	e.tell(Check{Name: what, OK: ok, Note: ok && strings.HasPrefix(detail, warning), Detail: detail})
+	e.tellOf(Check{Name: what, OK: ok, Note: ok && strings.HasPrefix(detail, warning), Detail: detail})
+}
+
+// fail tells of a check that has failed.
+func (e *examination) fail(what string, err error) {
+	c := Check{Name: what, Detail: err.Error()}
+	if f, ok := errors.AsType[*fault.Error](err); ok && len(f.Advice) > 0 {
+		c.Remedy = strings.Join(f.Advice, "; ")
+	}
+	e.tellOf(c)
 }
 
 // note tells something that is not as it could be, and that sandboxes do without.
 func (e *examination) note(what, detail string) {
-	e.tell(Check{Name: what, OK: true, Note: true, Detail: detail})
+	e.tellOf(Check{Name: what, OK: true, Note: true, Detail: detail})
 }
 
-// warning begins the detail of a check that is about a warning alone.
-const warning = "WARNING: "
+// tellOf tells of a check, with what the operator can do where something is not as it could be.
+func (e *examination) tellOf(c Check) {
+	if c.Remedy == "" && (!c.OK || strings.Contains(c.Detail, warning)) {
+		c.Remedy = remedies[c.Name]
+	}
+	e.tell(c)
+}
+
+// remedies are what the operator can do about a check that fails or warns, by the names of the checks. Where it is not
+// here, the detail says it.
+var remedies = map[string]string{
+	"settings":  "Correct the settings file; `sandlot config` shows where each setting comes from",
+	"policy":    "Correct the rule in the settings file, under policy",
+	"tls":       "Renew the certificate, or correct tls in the settings file; the server reads a new one by itself",
+	"console":   "Set public_url and ports_domain to names of different sites, with TLS",
+	"oidc":      "See that the issuer in the settings file is right, and that this machine reaches it",
+	"runtimes":  "Correct the setting runtimes: `sandlot doctor --all` shows what works on this machine",
+	"templates": "Correct templates and default_template in the settings file",
+	"gvisor":    "Do what the detail says, or set another runtime: `sandlot doctor --all` shows what works on this machine",
+	"docker":    "Start the daemon, or name it by docker.host; `sandlot doctor --all` shows what works on this machine",
+	"daemon":    "Name the daemon by docker.host in the settings file, or start it",
+	"limits":    "Do what the detail says; until then sandboxes share more of the machine than their flavors say",
+	"platform":  "Set platform: systrap, or auto, in the settings file",
+	"wake-ups":  "Run the command of the detail as root on the server's machine",
+	"boot":      "See docs/guide/runtimes.md: what each runtime needs of the machine, and which others there are",
+	"network":   "See docs/guide/network.md about the mode and about how programs reach the network",
+}
+
+// Remedy returns what the operator can do about a check of that name.
+func Remedy(name string) string { return remedies[name] }
 
 // Examine checks the machine with these settings, and calls report after each check. It
 // stops after a failure that makes the following checks impossible.
@@ -76,20 +113,20 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 	e.report(true, "settings", fmt.Sprintf("state in %s, runtime %s (see `sandlot config`)", c.Server.StateDir,
 		c.Runtime.Name))
 	for _, w := range app.RuleWarnings(c) {
-		e.report(true, "policy", "WARNING: "+w)
+		e.report(true, "policy", warning+w)
 	}
 	e.checkCertificate(log)
 	e.checkConsole()
 	e.checkIssuers(ctx, log)
 	all, err := app.Runtimes(c, log)
 	if err != nil {
-		e.report(false, "runtimes", err.Error())
+		e.fail("runtimes", err)
 		return
 	}
 	hasHost := app.HasHost(ctx, all)
 	templates, err := app.Templates(c, log, hasHost, nil)
 	if err != nil {
-		e.report(false, "templates", err.Error())
+		e.fail("templates", err)
 		return
 	}
 	for _, t := range templates.Ready() {
@@ -106,7 +143,7 @@ func Examine(ctx context.Context, c *config.Config, log *slog.Logger, start Star
 	if usable {
 		tried, err := tryPlatforms(ctx, c, log)
 		if err != nil {
-			e.report(false, "platform", err.Error())
+			e.fail("platform", err)
 		}
 		usable = e.reportPlatforms(tried) && usable
 	}
@@ -132,7 +169,7 @@ func (e *examination) checkRuntime(ctx context.Context, rt sandbox.Runtime) (usa
 		warning = doctor.Warning()
 	}
 	if err = errors.Join(err, rt.Close()); err != nil {
-		e.report(false, rt.Name(), err.Error())
+		e.fail(rt.Name(), err)
 		return false
 	}
 	mode := "as root"
@@ -183,7 +220,7 @@ func (e *examination) bootSandbox(ctx context.Context) {
 	start := time.Now()
 	c, done, err := e.start(ctx, slog.New(e.causes))
 	if err != nil {
-		e.report(false, "boot", err.Error())
+		e.fail("boot", err)
 		return
 	}
 	answer, err := compute(ctx, c)
@@ -193,7 +230,7 @@ func (e *examination) bootSandbox(ctx context.Context) {
 		e.checkNetwork(ctx, c)
 	}
 	if err = errors.Join(err, done()); err != nil {
-		e.report(false, "boot", err.Error())
+		e.fail("boot", err)
 		return
 	}
 	e.report(answer == "42", "boot", fmt.Sprintf("a sandbox booted, answered %s for 6*7 and was removed, %d ms",
@@ -232,7 +269,7 @@ func (e *examination) checkNetwork(ctx context.Context, c *client.Client) {
 		Timeout: 20, Command: refusedConnection}, &res)
 	switch {
 	case err != nil:
-		e.report(false, "network", e.causes.of(err).Error())
+		e.fail("network", e.causes.of(err))
 	case len(res.NetworkRefused) == 0 && res.ExitCode != nil && *res.ExitCode == notFound:
 		e.report(true, "network", mode+"; WARNING: not tried, as the sandbox has neither bash nor nc")
 	case len(res.NetworkRefused) != 1 || res.NetworkRefused[0].Host != "192.0.2.1":

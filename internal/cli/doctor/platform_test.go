@@ -47,7 +47,7 @@ func TestPlatforms(t *testing.T) {
 		c := &config.Config{}
 		c.Runtime.Platform = tt.now
 		e := &examination{config: c, tell: func(c Check) {
-			said = append(said, c.Mark()+" "+c.Detail)
+			said = append(said, Mark(c)+" "+c.Detail)
 		}}
 		usable := e.reportPlatforms(tt.tried)
 		if text := strings.Join(said, "; "); usable != tt.usable || !strings.Contains(text, tt.want) ||

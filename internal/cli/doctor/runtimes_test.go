@@ -60,6 +60,7 @@ func compare(t *testing.T, host string, names ...string) map[string]Runtime {
 		}
 	}
 	c.Server.StateDir, c.Runtime.Names, c.Docker.Host = t.TempDir(), names, host
+	c.Microsandbox.Program = filepath.Join(bin, "msb")
 	found := map[string]Runtime{}
 	Compare(t.Context(), c, slog.New(slog.NewTextHandler(io.Discard, nil)), func(r Runtime) {
 		if r.Works == (r.Missing != "") || r.Isolation == "" || r.Speed == "" || r.Settings == "" {
@@ -67,7 +68,7 @@ func compare(t *testing.T, host string, names ...string) map[string]Runtime {
 		}
 		found[r.Name] = r
 	})
-	if len(found) != 6 {
+	if len(found) != 7 {
 		t.Errorf("%d runtimes", len(found))
 	}
 	return found
@@ -94,6 +95,9 @@ func TestCompare(t *testing.T) {
 	if w := all["docker"].Warning; isRoot && !strings.Contains(w, "live-restore") {
 		t.Errorf("Docker's warning: %q", w)
 	}
+	if m := all["microsandbox"].Missing; !strings.Contains(m, "msb") || !strings.Contains(m, "install microsandbox") {
+		t.Errorf("without msb: %q", m)
+	}
 	if m := all["docker with kata"].Missing; !strings.Contains(m, "has no runtime kata") {
 		t.Errorf("Kata: %q", m)
 	}
@@ -101,6 +105,18 @@ func TestCompare(t *testing.T) {
 	if m := all["docker"].Missing; !strings.Contains(m, "unix:///nowhere/socket does not answer") ||
 		!strings.Contains(m, "install Docker's engine") || all["docker"].InUse {
 		t.Errorf("Docker without a daemon: %+v", all["docker"])
+	}
+}
+
+// TestMeasured: the figures of a sandbox are told with units, and those that are not known are left out.
+func TestMeasured(t *testing.T) {
+	r := Runtime{Works: true, Measured: &app.Figures{Boot: 212345678, Call: 1234, Process: 4567890, Memory: 30<<20 + 1}}
+	if text := r.String(); !strings.Contains(text, "measured   a sandbox took 212ms to boot; a system call takes 1.23µs, "+
+		"a process 4.57ms; it has 31 MB of memory") {
+		t.Error(text)
+	}
+	if text := measured(app.Figures{Boot: 3e9}); text != "a sandbox took 3s to boot" {
+		t.Error(text)
 	}
 }
 

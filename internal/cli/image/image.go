@@ -2,6 +2,7 @@
 package image
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,20 +12,20 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandlot/internal/api/client"
+	"sandlot/internal/hub"
+	"sandlot/internal/inventory"
 	"sandlot/internal/oci"
-	"sandlot/internal/template"
 )
 
-// State is what the commands need of a state folder.
-type State struct {
-	Store     *oci.Store
-	Templates map[string]string // the images of the settings' templates, by the templates' names
-	Used      map[string]string // the templates that use images, by the images' digests
-	Server    time.Time         // when the server that runs on the folder started; zero: none runs
+// Images are the images that the commands are about: those of a state folder, or of a server elsewhere.
+type Images struct {
+	*inventory.Inventory // nil: they are a server's
+	Server               *client.Client
 }
 
-// Open opens a state folder.
-type Open func() (State, error)
+// Open returns the images.
+type Open func() (Images, error)
 
 // commands are the commands of `sandlot image`.
 type commands struct {
@@ -40,7 +41,8 @@ func Command(open Open, out, err io.Writer) *cobra.Command {
 		Use: "image", Short: "Get, list and remove container images",
 		Long: `Container images for templates: from a registry, an archive or a Docker daemon.
 The images of a state folder are in its folder images. No server and no Docker is needed, and
-a server that runs sees what the commands change.`,
+a server that runs sees what the commands change. With --server (and a token with the role
+operator) pull, list and remove are about the images of that server, which does the work.`,
 		Example: "  sandlot image pull python:3.12-slim\n  sandlot image import backup.tar my-image:1\n  sandlot " +
 			"image list",
 	}
@@ -74,7 +76,14 @@ An interrupted pull continues where it ended.`,
 	}
 	platformFlag(c, &platform)
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
-		return p.addImage(platform, func(s *oci.Store, o oci.Options) (oci.Image, error) {
+		all, err := p.open()
+		if err != nil {
+			return err
+		}
+		if all.Server != nil {
+			return p.pullThere(c.Context(), all.Server, hub.ImageRequest{Image: args[0], Platform: platform})
+		}
+		return p.addImage(all, platform, func(s *oci.Store, o oci.Options) (oci.Image, error) {
 			return s.Pull(c.Context(), args[0], o)
 		})
 	})
@@ -94,7 +103,11 @@ compressed with gzip or zstd. Without NAME the image keeps its own name.`,
 	}
 	platformFlag(c, &platform)
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
-		return p.addImage(platform, func(s *oci.Store, o oci.Options) (oci.Image, error) {
+		all, err := p.openHere()
+		if err != nil {
+			return err
+		}
+		return p.addImage(all, platform, func(s *oci.Store, o oci.Options) (oci.Image, error) {
 			return s.Import(c.Context(), args[0], strings.Join(args[1:], ""), o)
 		})
 	})
@@ -105,13 +118,9 @@ func platformFlag(c *cobra.Command, platform *string) {
 }
 
 // addImage gets an image, and shows how far that is.
-func (p *commands) addImage(platform string, add func(*oci.Store, oci.Options) (oci.Image, error)) error {
-	state, err := p.open()
-	if err != nil {
-		return err
-	}
+func (p *commands) addImage(all Images, platform string, add func(*oci.Store, oci.Options) (oci.Image, error)) error {
 	show := newTransferDisplay(p.err)
-	image, err := add(state.Store, oci.Options{Platform: platform, Progress: show.update})
+	image, err := add(all.Store, oci.Options{Platform: platform, Progress: show.update})
 	show.close()
 	if err != nil {
 		return err
@@ -127,13 +136,9 @@ func (p *commands) addImage(platform string, add func(*oci.Store, oci.Options) (
 func (p *commands) list() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "List the images", Args: cobra.NoArgs,
 		Long: `List the images: name, digest, platform, size of the root file system, when the image was
-added, and when it was last used. An image without a name has lost it to a newer image.`}
-	return p.withJSON(c, func(*cobra.Command, []string) error {
-		state, err := p.open()
-		if err != nil {
-			return err
-		}
-		images, err := state.Store.List()
+added, when it was last used, and the templates that use it. An image without a name has lost it to a newer image.`}
+	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
+		images, err := p.listImages(c.Context())
 		if err != nil {
 			return err
 		}
@@ -141,7 +146,7 @@ added, and when it was last used. An image without a name has lost it to a newer
 			return p.json(images)
 		}
 		table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "NAME\tDIGEST\tPLATFORM\tSIZE\tADDED\tUSED")
+		fmt.Fprintln(table, "NAME\tDIGEST\tPLATFORM\tSIZE\tADDED\tUSED\tUSED BY")
 		for _, i := range images {
 			name := i.Name
 			if name == "" {
@@ -151,37 +156,12 @@ added, and when it was last used. An image without a name has lost it to a newer
 			if i.Size == 0 {
 				size = "gone: get it again"
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", name, i.Digest[:min(len(i.Digest), 19)], i.Platform,
-				size, i.Created.Local().Format(time.DateTime), i.Used.Local().Format(time.DateTime))
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, i.Digest[:min(len(i.Digest), 19)], i.Platform,
+				size, i.Created.Local().Format(time.DateTime), i.Used.Local().Format(time.DateTime),
+				cmp.Or(strings.Join(i.UsedBy, " "), "-"))
 		}
 		return table.Flush()
 	})
-}
-
-// removedImage is the JSON of image remove.
-type removedImage struct {
-	Name   string `json:"name"`
-	Digest string `json:"digest"`
-}
-
-// usedBy returns a function that says which template is made of an image, by that name, or by any if that is the last
-// one.
-func usedBy(state State) func(i oci.Image, last bool) string {
-	return func(image oci.Image, last bool) string {
-		if name := state.Used[image.Digest]; name != "" && last {
-			return "the template " + name
-		}
-		for name, ref := range state.Templates {
-			of, there, err := state.Store.Find(ref)
-			if err != nil || !there || of.Digest != image.Digest {
-				continue
-			}
-			if last || of.Name == image.Name && of.Name != "" && ref != image.Digest {
-				return "the template " + name
-			}
-		}
-		return ""
-	}
 }
 
 func (p *commands) remove() *cobra.Command {
@@ -189,17 +169,17 @@ func (p *commands) remove() *cobra.Command {
 		Long: `Remove images by name, or by digest (sha256:…). Layers that other images have too are kept. An image
 that a template in the settings file names is not removed, nor is an image from which a template was built.`}
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
-		state, err := p.open()
+		all, err := p.open()
 		if err != nil {
 			return err
 		}
-		removed := []removedImage{}
+		removed := []hub.ImageRemoved{}
 		for _, ref := range args {
-			image, err := state.Store.Remove(c.Context(), ref, usedBy(state))
+			one, err := all.remove(c.Context(), ref)
 			if err != nil {
 				return err
 			}
-			removed = append(removed, removedImage{image.Name, image.Digest})
+			removed = append(removed, one)
 			if !p.asJSON {
 				fmt.Fprintf(p.out, "%s is removed\n", ref)
 			}
@@ -224,15 +204,11 @@ func (p *commands) prune() *cobra.Command {
 downloads that were interrupted. Kept are other images with a name, images from
 which a template was built, and images that a running server has used.`}
 	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
-		state, err := p.open()
+		all, err := p.openHere()
 		if err != nil {
 			return err
 		}
-		// A template of the running server may be made of an image that has lost its name.
-		freed, err := state.Store.Prune(c.Context(), func(i oci.Image) bool {
-			return i.Name != "" && !template.IsBuild(i.Name) || state.Used[i.Digest] != "" ||
-				!state.Server.IsZero() && !i.Used.Before(state.Server.Add(-oci.UsedInterval))
-		})
+		freed, err := all.Prune(c.Context())
 		if err != nil {
 			return err
 		}

@@ -11,15 +11,24 @@ import (
 	"testing"
 	"time"
 
+	"sandlot/internal/inventory"
 	"sandlot/internal/oci"
 )
 
+// folder is a state folder.
+type folder struct {
+	inventory.Inventory
+	Templates, Used map[string]string // as of inventory.Uses
+}
+
 // world is a state folder with a store.
-func world(t *testing.T) (state *State, add func(name string) oci.Image, run func(args ...string) error) {
+func world(t *testing.T) (state *folder, add func(name string) oci.Image, run func(args ...string) error) {
 	t.Helper()
 	dir := t.TempDir()
-	state = &State{Store: oci.Open(filepath.Join(dir, "images"), slog.New(slog.DiscardHandler)),
+	state = &folder{Inventory: inventory.Inventory{
+		Store: oci.Open(filepath.Join(dir, "images"), slog.New(slog.DiscardHandler))},
 		Templates: map[string]string{}, Used: map[string]string{}}
+	state.Uses = func() inventory.Uses { return inventory.Uses{Named: state.Templates, Built: state.Used} }
 	add = func(name string) oci.Image {
 		t.Helper()
 		var archive bytes.Buffer
@@ -39,7 +48,7 @@ func world(t *testing.T) (state *State, add func(name string) oci.Image, run fun
 		return added
 	}
 	run = func(args ...string) error {
-		c := Command(func() (State, error) { return *state, nil }, io.Discard, io.Discard)
+		c := Command(func() (Images, error) { return Images{Inventory: &state.Inventory}, nil }, io.Discard, io.Discard)
 		c.SetArgs(args)
 		c.SilenceErrors, c.SilenceUsage = true, true
 		return c.ExecuteContext(t.Context())
@@ -56,7 +65,7 @@ func TestPruneAfterRestart(t *testing.T) {
 		if _, there, err := state.Store.Get(name); err != nil || !there {
 			t.Fatal(err)
 		}
-		state.Server = time.Now().Add(since)
+		state.Since = time.Now().Add(since)
 		if err := run("prune"); err != nil {
 			t.Fatal(err)
 		}

@@ -22,13 +22,19 @@ type progress struct {
 	stopped      bool
 }
 
-// progressInterval is after how long without a text the client is notified of the time.
-const progressInterval = 5 * time.Second
+// firstProgress is after how long without a text the client is notified of the time at first, and progressInterval after
+// how long again.
+const (
+	firstProgress    = 2 * time.Second
+	progressInterval = 5 * time.Second
+)
 
 // Report makes a call tell its client its progress by send, until stop.
 func Report(c *tool.Call, send func(*mcp.ProgressNotificationParams)) (stop func()) {
 	p := &progress{send: send, start: time.Now()}
-	p.timer = time.AfterFunc(progressInterval, func() {
+	p.mu.Lock() // the timer may fire at once
+	defer p.mu.Unlock()
+	p.timer = time.AfterFunc(firstProgress, func() {
 		p.notify(fmt.Sprintf("Still running after %d s", int(time.Since(p.start).Seconds())))
 	})
 	c.Progress = p.notify

@@ -39,28 +39,59 @@ type searchRequest struct {
 type unreachable struct{ error }
 
 // refusal is an error that the host answers with.
-type refusal struct{ Code, Message string }
+type refusal struct {
+	Code, Message string
+	Retry         bool // nothing was done, and the next server may do it
+}
 
 func (r refusal) Error() string { return r.Message }
 
 var errBroken = errors.New("the connection to Sandlot broke: the tool may have run. Check what it did before you " +
 	"call it again")
 
+// Sandlot may say that it is being stopped, and has not made a call. The next server makes it, if that comes while the
+// pauses between the tries are shorter than againFor together. The user is told after noteAfter.
+const (
+	againFor  = time.Minute
+	noteAfter = 2 * time.Second
+)
+
 // request sends a request and returns the answer, which is the value of one member.
 func (c *command) request(r request, member string) (json.RawMessage, error) {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	var end time.Time                        // zero: none
+	if r.Call != nil && r.Call.Timeout > 0 { // the host's own limit comes first
+		end = time.Now().Add(time.Duration((r.Call.Timeout + 1) * float64(time.Second)))
+	}
+	pause, paused, noted := 100*time.Millisecond, time.Duration(0), false
+	for {
+		answer, err := c.exchange(append(line, '\n'), member, end)
+		said, ok := errors.AsType[refusal](err)
+		if !ok || said.Code != "unavailable" || !said.Retry || paused >= againFor ||
+			!end.IsZero() && time.Until(end) <= pause {
+			return answer, err
+		}
+		if paused >= noteAfter && !noted {
+			noted = true
+			fmt.Fprintln(c.errOut, "mcp: Sandlot is being restarted; waiting for it, for a minute at most")
+		}
+		time.Sleep(pause)
+		paused, pause = paused+pause, min(2*pause, time.Second)
+	}
+}
+
+// exchange sends the line of a request over a connection of its own.
+func (c *command) exchange(request []byte, member string, end time.Time) (json.RawMessage, error) {
 	conn, err := net.Dial("unix", filepath.Join(c.dir, wire.ToolSocket))
 	if err != nil {
 		return nil, unreachable{fmt.Errorf("Sandlot does not answer (%w): nothing was called", err)}
 	}
 	defer conn.Close()
-	if r.Call != nil && r.Call.Timeout > 0 { // the host's own limit comes first
-		_ = conn.SetDeadline(time.Now().Add(time.Duration((r.Call.Timeout + 1) * float64(time.Second))))
-	}
-	line, err := json.Marshal(r)
-	if err != nil {
-		return nil, err
-	}
-	_, err = conn.Write(append(line, '\n')) // if it fails, there may be an answer that says why
+	_ = conn.SetDeadline(end)
+	_, err = conn.Write(request) // if it fails, there may be an answer that says why
 	in := bufio.NewReaderSize(conn, 256<<10)
 	for {
 		line, readErr := in.ReadBytes('\n')

@@ -43,10 +43,11 @@ The exit code is 1 if the tool failed, with its words on standard error, and 2 f
 
 // command is one run of the command.
 type command struct {
-	dir   string // of the tool tree
-	in    io.Reader
-	out   io.Writer
-	index []server
+	dir    string // of the tool tree
+	in     io.Reader
+	out    io.Writer
+	errOut io.Writer
+	index  []server
 }
 
 // misused is an error of the command line.
@@ -63,7 +64,7 @@ func Main(args []string) int {
 
 // Run runs the command with the tool tree of a folder, and returns its exit code.
 func Run(dir string, args []string, in io.Reader, out, errOut io.Writer) int {
-	c := &command{dir: dir, in: in, out: out}
+	c := &command{dir: dir, in: in, out: out, errOut: errOut}
 	err := c.run(args)
 	if err == nil {
 		return 0

@@ -27,7 +27,7 @@ func tree(t *testing.T, padding int) string {
 	s := toolfiles.Server{Name: "git-hub", Title: "GitHub", Tools: []toolfiles.Tool{
 		{Name: "gh_create-issue", Remote: "create-issue", Description: "Creates an issue.\n## list\nno heading",
 			Input: json.RawMessage(issueSchema)}}}
-	for _, name := range []string{"list", "image", "fail", "refuse", "die", "mixed"} {
+	for _, name := range []string{"list", "image", "fail", "refuse", "die", "mixed", "restart", "stop", "over"} {
 		s.Tools = append(s.Tools, toolfiles.Tool{Name: "gh_" + name, Remote: name, Description: "Does " + name + "."})
 	}
 	for i := range padding {
@@ -63,12 +63,14 @@ func host(t *testing.T, dir string) {
 		"image":  `{"result":{"content":[{"type":"text","text":"seen:"},{"type":"image","data":"` + data + `","mimeType":"image/png"}]}}`,
 		"fail":   `{"result":{"isError":true,"content":[{"type":"text","text":"no such thing"}]}}`,
 		"refuse": `{"error":{"code":"busy","message":"too many calls"}}`,
+		"stop":   `{"error":{"code":"unavailable","message":"not made","retry":true}}`,
+		"over":   `{"error":{"code":"unavailable","message":"nobody comes"}}`,
 		"mixed": `{"result":{"content":[{"type":"resource_link","uri":"u:1","name":"one"},{"type":"resource","resource":{"text":"inner"}},
 			{"type":"resource","resource":{"blob":"` + data + `","mimeType":"x/../../y"}}]}}`,
 	}
 	go func() {
 		defer close(done)
-		for {
+		for restarts := 0; ; {
 			c, err := l.Accept()
 			if err != nil {
 				return
@@ -90,6 +92,9 @@ func host(t *testing.T, dir string) {
 				answer := map[string]string{"off": `{"code":"connection_error","message":"log in at L"}`,
 					"away": `{"code":"connection_error","message":"away is disconnected"}`}[r.Call.Server]
 				c.Write([]byte(`{"error":` + cmp.Or(answer, `{"code":"not_found","message":"no"}`) + "}\n"))
+			case r.Call != nil && r.Call.Tool == "restart": // two of three calls come while there is no server
+				restarts++
+				c.Write([]byte(answers[map[bool]string{true: "list", false: "stop"}[restarts%3 == 0]] + "\n"))
 			case r.Call == nil || answers[r.Call.Tool] == "" && r.Call.Tool != "create-issue":
 			case r.Call.Tool == "create-issue":
 				text, _ := json.Marshal(string(r.Call.Arguments))
@@ -130,7 +135,7 @@ func TestCommand(t *testing.T) {
 	}{
 		{"--help", "", 0, "mcp call SERVER TOOL"},
 		{"help", "", 0, "mcp call SERVER TOOL"},
-		{"ls", "", 0, "git_hub (7 tools) GitHub\ngone (disconnected; connect it again) \noff (it was stopped) \n"},
+		{"ls", "", 0, "git_hub (10 tools) GitHub\ngone (disconnected; connect it again) \noff (it was stopped) \n"},
 		{"ls gone", "", 0, "cannot be called now: disconnected; connect it again"},
 		{"help gone", "", 1, "cannot be called now: disconnected; connect it again"},
 		{"ls git-hub", "", 0, "list(…) Does list.\n"},
@@ -149,6 +154,9 @@ func TestCommand(t *testing.T) {
 		{"call git-hub gh_list --timeout 5", "", 0, `{"a":[1,2]}`},
 		{"call git_hub fail", "", 1, "mcp: no such thing\n"},
 		{"call git_hub refuse", "", 1, "mcp: too many calls\n"},
+		{"call git_hub restart", "", 0, `{"a":[1,2]}` + "\n"},
+		{"call git_hub stop --timeout 0.1", "", 1, "mcp: not made\n"},
+		{"call git_hub over", "", 1, "mcp: nobody comes\n"},
 		{"call git_hub die", "", 1, "the tool may have run"},
 		{"call git_hub image --out " + files, "", 0, "seen:\n" + files + "/image-1.png\n"},
 		{"call git_hub image --out " + files, "", 0, "seen:\n" + files + "/image-2.png\n"},

@@ -24,7 +24,18 @@ func ownProcesses() []int {
 	if InGVisor() {
 		return all
 	}
-	return slices.DeleteFunc(all, StartedFromOutside)
+	return slices.DeleteFunc(all, func(pid int) bool {
+		f, err := Stat(pid)
+		return err == nil && isKernels(f) || StartedFromOutside(pid)
+	})
+}
+
+// isKernels reports whether a process is a thread of the kernel, by the fields of Stat. Where the agent is the first
+// process of a virtual machine, it sees these.
+func isKernels(fields []string) bool {
+	const kernelThread = 0x200000 // PF_KTHREAD
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return err == nil && flags&kernelThread != 0
 }
 
 // StartedFromOutside reports whether a process was started by the runtime, such as `sandlot-agent

@@ -44,3 +44,18 @@ func TestTmpfsUsed(t *testing.T) {
 		t.Errorf("without mounts: %d bytes", got)
 	}
 }
+
+// TestKernelThreads: threads of a virtual machine's kernel are not processes of the sandbox.
+func TestKernelThreads(t *testing.T) {
+	for stat, want := range map[string]bool{
+		"S 2 0 0 0 -1 2129984 0 0":        true,  // a worker of the kernel
+		"S 1 77 77 0 -1 4194304 0 0":      false, // a program
+		"S 1 77 77 0 -1 4194560 0 0":      false, // one that root has started
+		"R 2 0 0 0 -1 69238880 0 0":       true,  // one that is bound to a processor
+		"S 1 77 77 0 -1 not-a-number 0 0": false,
+	} {
+		if got := isKernels(strings.Fields(stat)); got != want {
+			t.Errorf("%q: %t", stat, got)
+		}
+	}
+}

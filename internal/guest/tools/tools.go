@@ -3,6 +3,7 @@ package tools
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -220,6 +221,7 @@ func (t *Tools) accept(l *net.UnixListener) {
 			select {
 			case t.slots <- struct{}{}:
 			case <-time.After(waitLimit):
+				refuse(c, errFull)
 				return
 			case <-t.ctx.Done():
 				return
@@ -242,6 +244,7 @@ func (t *Tools) serve(c *net.UnixConn, who wire.ToolConn) {
 	c.SetReadDeadline(time.Time{})
 	host, err := t.dialHost(who, first[:n])
 	if err != nil {
+		refuse(c, err)
 		return
 	}
 	defer host.Close()
@@ -252,6 +255,31 @@ func (t *Tools) serve(c *net.UnixConn, who wire.ToolConn) {
 	w.sent(first[:n])
 	defer w.stop()
 	splice(c, host, w)
+}
+
+// refusal says why a program's request was not passed on, in the words of toolcall on the host.
+type refusal struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+func (r refusal) Error() string { return r.Message }
+
+var (
+	errFull = refusal{"busy", fmt.Sprintf("too many programs call tools at once: at most %d connections are served",
+		maxConns)}
+	errAway = refusal{"unavailable", fmt.Sprintf("Sandlot does not run, or did not take over this sandbox within %v: "+
+		"the call was not made", dialLimit)}
+)
+
+// refuse answers a request that was not passed on. Without an answer its program would have to think that a tool may
+// have run, as it does after other errors.
+func refuse(c net.Conn, err error) {
+	if r, ok := errors.AsType[refusal](err); ok {
+		line, _ := json.Marshal(map[string]refusal{"error": r})
+		c.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = c.Write(append(line, '\n'))
+	}
 }
 
 // splice copies between a program and the host until the host has ended the connection, or one of them is gone. A
@@ -363,10 +391,12 @@ type splicer interface {
 func (t *Tools) dialHost(who wire.ToolConn, first []byte) (splicer, error) {
 	ctx, cancel := context.WithTimeout(t.ctx, dialLimit)
 	defer cancel()
+	passed := false // a host may have the request
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		c, err := t.config.Dial(ctx)
 		if err == nil {
 			if err = wire.WriteToolConn(c, who); err == nil {
+				passed = true
 				_, err = c.Write(first)
 			}
 			if out, ok := c.(splicer); ok && err == nil {
@@ -377,6 +407,9 @@ func (t *Tools) dialHost(who wire.ToolConn, first []byte) (splicer, error) {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
+			if !passed {
+				err = errAway
+			}
 			return nil, errors.Join(err, ctx.Err())
 		}
 	}

@@ -23,10 +23,7 @@ import (
 // npm, bash, procps and Git. It is made once, and kept in the folder of the tools.
 func BaseArchive(t testing.TB) string {
 	t.Helper()
-	dir := os.Getenv("SANDLOT_TEST_TOOLS")
-	if dir == "" {
-		dir = filepath.Join(sources(t), ".tools")
-	}
+	dir := Tools(t)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -51,6 +48,15 @@ func BaseArchive(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// Tools returns the folder of the tools that `make tools` installs.
+func Tools(t testing.TB) string {
+	t.Helper()
+	if dir := os.Getenv("SANDLOT_TEST_TOOLS"); dir != "" {
+		return dir
+	}
+	return filepath.Join(sources(t), ".tools")
 }
 
 // Install installs Debian's packages, unless their program is there.

@@ -23,6 +23,9 @@ type Link struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	conns  chan net.Conn
+	// Patience is how long the other end of a stream may take until it is known to be the agent; the time in which the
+	// server has not asked for its connection does not count. 0: only the agent can be there. It is set before Run.
+	Patience time.Duration
 }
 
 const (
@@ -96,6 +99,13 @@ func (l *Link) carry() error {
 	defer bridge.Close()
 	stop := context.AfterFunc(l.ctx, func() { bridge.Close() })
 	defer stop()
+	began, left := time.Now(), l.Patience
+	late := time.AfterFunc(left, func() {
+		if l.Patience > 0 && !bridge.Known() {
+			bridge.Close()
+		}
+	})
+	defer late.Stop()
 	if err := bridge.Ping(); err != nil {
 		bridge.Close()
 		_, why := bridge.Accept() // the error of the stream
@@ -107,10 +117,14 @@ func (l *Link) carry() error {
 		if err != nil {
 			return err
 		}
+		late.Stop()
+		left -= time.Since(began)
 		select {
 		case l.conns <- c:
 		case <-bridge.Done():
 			c.Close()
 		}
+		began = time.Now()
+		late.Reset(max(left, 0))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"testing"
+	"time"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/sandbox"
@@ -61,4 +62,88 @@ func TestLink(t *testing.T) {
 	if _, err := l.Accept(t.Context()); !errors.Is(err, sandbox.ErrGone) {
 		t.Errorf("after the end: %v", err)
 	}
+}
+
+// TestStranger: a program in the sandbox that dials before the agent, and speaks the protocol without the secret, does
+// not keep the agent out. An agent whose connection nobody asks for is not taken for one.
+func TestStranger(t *testing.T) {
+	t.Run("strangers", func(t *testing.T) {
+		key := make([]byte, wire.SecretLen)
+		inside, starts := make(chan *wire.Bridge, 10), 0
+		l := New(t.Context(), func(ctx context.Context) (io.ReadWriteCloser, error) {
+			starts++
+			ours, theirs := net.Pipe()
+			b, err := wire.NewBridge(theirs, false)
+			inside <- b
+			return ours, err
+		}, func() {}, slog.New(slog.DiscardHandler))
+		l.Patience = 200 * time.Millisecond
+		ended := make(chan struct{})
+		go func() { defer close(ended); l.Run() }()
+		go func() { // the server
+			for {
+				c, err := l.Accept(t.Context())
+				if err != nil {
+					return
+				}
+				if _, err := wire.Admit(c, key, nil); err != nil {
+					c.Close()
+				}
+			}
+		}()
+		silent := <-inside
+		<-silent.Done()
+		guessing := <-inside
+		for {
+			c, err := guessing.Open()
+			if err != nil {
+				break
+			}
+			_ = wire.Greet(c, append(make([]byte, wire.SecretLen-1), 1))
+			c.Close()
+			time.Sleep(50 * time.Millisecond)
+		}
+		agent := <-inside
+		c, err := agent.Open()
+		if err != nil || wire.Greet(c, key) != nil {
+			t.Fatalf("the agent is kept out: %v", err)
+		}
+		time.Sleep(500 * time.Millisecond)
+		if starts != 3 {
+			t.Errorf("%d streams", starts)
+		}
+		l.Close()
+		<-ended
+	})
+	t.Run("nobody asks", func(t *testing.T) {
+		inside := make(chan *wire.Bridge, 1)
+		l := New(t.Context(), func(ctx context.Context) (io.ReadWriteCloser, error) {
+			ours, theirs := net.Pipe()
+			b, err := wire.NewBridge(theirs, false)
+			inside <- b
+			return ours, err
+		}, func() {}, slog.New(slog.DiscardHandler))
+		l.Patience = 200 * time.Millisecond
+		ended := make(chan struct{})
+		go func() { defer close(ended); l.Run() }()
+		agent, key := <-inside, make([]byte, wire.SecretLen)
+		c, err := agent.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		greeted := make(chan error, 1)
+		go func() { greeted <- wire.Greet(c, key) }()
+		time.Sleep(500 * time.Millisecond) // nobody asks for the connection
+		ours, err := l.Accept(t.Context())
+		if err == nil {
+			_, err = wire.Admit(ours, key, nil)
+		}
+		if err != nil {
+			t.Errorf("the agent's connection: %v", err)
+		}
+		<-greeted
+		l.Close()
+		<-ended
+		agent.Close()
+	})
 }

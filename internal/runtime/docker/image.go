@@ -25,7 +25,7 @@ import (
 )
 
 // Image implements sandbox.Images. The daemon pulls an image that it does not have.
-func (r *Runtime) Image(ctx context.Context, ref string, progress func(string)) (sandbox.Image, error) {
+func (r *Runtime) Image(ctx context.Context, ref string, progress func(sandbox.Progress)) (sandbox.Image, error) {
 	found, err := r.inspectImage(ctx, ref)
 	if !isMissing(err) {
 		return found, err
@@ -38,7 +38,12 @@ func (r *Runtime) Image(ctx context.Context, ref string, progress func(string)) 
 		return sandbox.Image{}, fmt.Errorf("docker: the daemon has no image %q, and that is not a name of one: %w", ref,
 			err)
 	}
-	if err := dockercommand.Pull(ctx, r.client.Client, reference.TagNameOnly(name), progress); err != nil {
+	tell := func(step string, done, total int64) {
+		if progress != nil {
+			progress(sandbox.Progress{Step: step, Done: done, Total: total})
+		}
+	}
+	if err := dockercommand.Pull(ctx, r.client.Client, reference.TagNameOnly(name), tell); err != nil {
 		return sandbox.Image{}, fmt.Errorf("docker: pulling the image %s: %w", ref, err)
 	}
 	return r.inspectImage(ctx, ref)

@@ -4,8 +4,10 @@ import (
 	"archive/tar"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +115,49 @@ func hostileImage(t *testing.T, links map[string]string, files []string) string 
 		}
 	}
 	file := filepath.Join(t.TempDir(), "image.erofs")
-	imagetest.Write(t, file, imagetest.File(baseArchive(t)), imagetest.Archive(t, entries...))
+	base := once(t, &made.smallBase, "small.tar", func(file string) { writeSmallBase(t, file) })
+	imagetest.Write(t, file, imagetest.File(base), imagetest.Archive(t, entries...))
 	return file
+}
+
+// smallBase matches the files of Debian that the hostile images have: bash, what it calls, and their libraries.
+var smallBase = regexp.MustCompile(`^\./(etc/.*|usr/bin/(bash|dash|sh|id|grep|sleep)|` +
+	`usr/lib(64)?/([^/]+-linux-gnu/)?(ld-linux|libc|libtinfo|libpcre2-8|libselinux)\b[^/]*)$`)
+
+// writeSmallBase makes an archive of all folders and symbolic links of the archive of Debian, and of few of its files:
+// where something is mounted it looks the same, and a sandbox starts from an image of it.
+func writeSmallBase(t *testing.T, file string) {
+	t.Helper()
+	in, err := os.Open(baseArchive(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	w := tar.NewWriter(out)
+	for r := tar.NewReader(in); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeSymlink && !smallBase.MatchString(h.Name) {
+			continue
+		}
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(w, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -179,7 +179,7 @@ type Installer struct {
 	request    Request
 	started    time.Time
 	limit      time.Duration
-	env        map[string]string // of the commands that install; secrets are in it
+	env        map[string]string // of the server; secrets are in it
 	commands   []string
 	log        process.Log
 	lastReport time.Time
@@ -187,8 +187,7 @@ type Installer struct {
 }
 
 // New returns the installer for a request that was checked. All of its commands together
-// may take limit. Those that install have the variables of the server too, with secrets in place of
-// references: a package's scripts may need them.
+// may take limit. env has the variables of the server, with secrets in place of references; see variables.
 func New(l *session.Lease, r Request, folder string, limit time.Duration, env map[string]string) *Installer {
 	return &Installer{lease: l, request: r, folder: folder, started: time.Now(), limit: limit, env: env}
 }
@@ -214,11 +213,11 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 	var o agent.Observer
 	env := map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1",
 		"UV_NO_PROGRESS": "1", "GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}
+	var withheld []string
 	if show {
+		withheld = i.withheld(argv)
 		o.Output = i.reportOutput
-		if takesVariables(argv) {
-			maps.Copy(env, i.env)
-		}
+		maps.Copy(env, i.variables(argv))
 	}
 	result, err := i.lease.Agent().Exec(ctx, agent.Exec{
 		Command: agent.Command{Args: argv, Dir: cwd, Env: env},
@@ -233,18 +232,68 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 		i.log.Write([]byte(errs))
 	}
 	if result.ExitCode != 0 {
-		return out, i.failure(result, argv)
+		return out, i.failed(result, argv, withheld, i.refused())
 	}
 	return out, nil
 }
 
-// takesVariables reports whether a command of an installation gets the variables of the server: one that fetches or
-// builds may need them, and one that makes an environment or compares a file does not.
-func takesVariables(argv []string) bool {
-	return argv[0] != "sh" && !slices.Equal(argv[:min(len(argv), 3)], []string{"python3", "-m", "venv"})
+// installerVariables are prefixes of the names of variables that are for the installers themselves, such as the address of
+// a registry and the credentials there.
+var installerVariables = map[string][]string{"npm": {"NPM_", "NODE_AUTH_TOKEN", "NODE_EXTRA_CA_CERTS"},
+	"python3": {"PIP_"}, "uv": {"UV_", "PIP_"}, "git": {"GIT_"}}
+
+// isOfNetwork reports whether a variable says by which proxy, or with which certificates, programs reach the network.
+func isOfNetwork(name string) bool {
+	name = strings.ToUpper(name)
+	return strings.HasSuffix(name, "_PROXY") || strings.HasPrefix(name, "SSL_CERT_") || strings.HasSuffix(name, "_CA_BUNDLE") ||
+		name == "NODE_EXTRA_CA_CERTS"
 }
 
-func (i *Installer) failure(result *agent.ExecResult, argv []string) error {
+// variables returns the variables of the server that a command of an installation gets. What is installed is a stranger's
+// code, and may run then: stored secrets are for the server that it becomes, and only those that the installer itself needs
+// are for the installation. What only fetches a package, or compares its file, gets nothing else but what it needs to reach
+// the network.
+func (i *Installer) variables(argv []string) map[string]string {
+	env := map[string]string{}
+	if argv[0] == "sh" || slices.Equal(argv[:min(len(argv), 3)], []string{"python3", "-m", "venv"}) {
+		return env // an installer is not running yet, and could be another program than it seems with some variables
+	}
+	fetches := argv[0] == "git" || slices.Contains(argv, "--require-hashes") || slices.Equal(argv[:min(len(argv), 2)],
+		[]string{"npm", "pack"})
+	for name, value := range i.env {
+		own := slices.ContainsFunc(installerVariables[argv[0]], func(prefix string) bool {
+			return strings.HasPrefix(strings.ToUpper(name), prefix)
+		})
+		given, ok := i.request.Env[name]
+		literal := ok && given == value // without a reference to a secret
+		if own || literal && (!fetches || isOfNetwork(name)) {
+			env[name] = value
+		}
+	}
+	return env
+}
+
+// withheld returns the names of the variables of the server that a command of an installation does not get.
+func (i *Installer) withheld(argv []string) (names []string) {
+	given := i.variables(argv)
+	for _, name := range slices.Sorted(maps.Keys(i.env)) {
+		if _, ok := given[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// refused returns the hosts that the sandbox was refused lately, and why.
+func (i *Installer) refused() (all []string) {
+	for _, r := range i.lease.Refusals() {
+		all = append(all, fault.Printable(r.Host, 260)+": "+fault.Printable(r.Reason, 300))
+	}
+	return all
+}
+
+// failed returns the fault of a command that ended with a failure.
+func (i *Installer) failed(result *agent.ExecResult, argv, withheld, refused []string) error {
 	how := fmt.Sprintf("ended with exit code %d", result.ExitCode)
 	if result.TimedOut {
 		how = fmt.Sprintf("took longer than %s (mcp_install_timeout); what is there is kept, and a second try goes on "+
@@ -260,10 +309,6 @@ func (i *Installer) failure(result *agent.ExecResult, argv []string) error {
 	}
 	f := fault.New(fault.CommandExecution, "the installation of %q failed: ", i.request.Spec).
 		With("exit_code", result.ExitCode).With("command", displayCommand(argv)).With("log", i.Log())
-	var refused []string
-	for _, r := range i.lease.Refusals() {
-		refused = append(refused, fault.Printable(r.Host, 260)+": "+fault.Printable(r.Reason, 300))
-	}
 	switch { // the first cause first
 	case len(refused) > 0:
 		f.Message += "Network access was refused: " + strings.Join(refused, "; ") +
@@ -273,6 +318,11 @@ func (i *Installer) failure(result *agent.ExecResult, argv []string) error {
 		f.Message += spec.SafeText(why, 300) + ". "
 	}
 	f.Message += ended
+	if len(withheld) > 0 {
+		f.Message += ". The command did not get these variables, which are for the server: " +
+			strings.Join(withheld[:min(len(withheld), 20)], ", ")
+		f = f.With("variables_withheld", withheld)
+	}
 	return f
 }
 

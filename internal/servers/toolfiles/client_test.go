@@ -23,7 +23,9 @@ type fake struct {
 	cancelled atomic.Int64
 	together  atomic.Int64 // calls under way
 	most      atomic.Int64
-	all       sync.Map // open connections
+	restarts  atomic.Int64 // calls of the tool restart
+	over      atomic.Int64 // calls of the tool over
+	all       sync.Map     // open connections
 }
 
 type request struct {
@@ -120,8 +122,10 @@ func (f *fake) answer(c net.Conn, in *bufio.Reader, r request) bool {
 	case "echo":
 		return send(c, map[string]any{"progress": "a moment"}) && send(c, result(map[string]any{"tool": r.Call.Tool,
 			"server": r.Call.Server, "arguments": r.Call.Arguments, "timeout": r.Call.Timeout}, text("not this")))
-	case "pause":
-		time.Sleep(20 * time.Millisecond)
+	case "pause": // a busy machine needs longer to make many calls at once
+		for n := 0; n == 0 || n < 100 && f.most.Load() < 32; n++ {
+			time.Sleep(20 * time.Millisecond)
+		}
 		return send(c, result(r.Call.Arguments["n"]))
 	case "text":
 		return send(c, result(nil, text("one"), text("zwei ä\u2028")))
@@ -142,6 +146,19 @@ func (f *fake) answer(c net.Conn, in *bufio.Reader, r request) bool {
 	case "refuse":
 		send(c, map[string]any{"error": map[string]any{"code": "busy", "message": "too many calls"}})
 		return true
+	case "restart": // two of three calls come while there is no server
+		if f.restarts.Add(1)%3 == 0 {
+			return send(c, result(nil, text("done")))
+		}
+		send(c, unavailable(true))
+		return false
+	case "away":
+		send(c, unavailable(true))
+		return false
+	case "over":
+		f.over.Add(1)
+		send(c, unavailable(false))
+		return false
 	case "garbage":
 		_, err := c.Write([]byte("{]\n"))
 		return err == nil
@@ -162,7 +179,12 @@ func (f *fake) answer(c net.Conn, in *bufio.Reader, r request) bool {
 	return false
 }
 
-var fakeTools = strings.Fields("echo pause text nothing image mixed big fail refuse garbage half die wait")
+// unavailable is the answer of a server that is being stopped, or with retry false of an agent without one.
+func unavailable(retry bool) map[string]any {
+	return map[string]any{"error": map[string]any{"code": "unavailable", "message": "not made", "retry": retry}}
+}
+
+var fakeTools = strings.Fields("restart away over echo pause text nothing image mixed big fail refuse garbage half die wait")
 
 // clientTree writes a tree with the fake's tools, and starts the fake.
 func clientTree(t testing.TB) (string, *fake) {
@@ -199,6 +221,10 @@ e = fails(f.fail, "tool_error", "no such issue")
 assert (e.server, e.tool, e.content["isError"]) == ("fake-server", "fail", True)
 assert pickle.loads(pickle.dumps(e)).code == "tool_error"
 fails(f.refuse, "busy", "too many calls")
+assert [f.restart() for n in range(2)] == ["done", "done"]
+fails(f.away, "unavailable", "not made", timeout=0)
+fails(f.over, "unavailable", "not made")
+assert f.echo(n="z" * 5_000_000)["arguments"]["n"][-2:] == "zz"
 for n in range(3):
     for broken in f.die, f.half: fails(broken, "broken", "the tool may have run")
     fails(f.garbage, "broken", "not an answer")
@@ -252,6 +278,11 @@ async def main():
         except ToolError as e: assert e.code == code, (name, e.code)
         else: raise AssertionError(name)
     assert await f.aio.text() == "one\nzwei ä\u2028"
+    assert await asyncio.gather(f.aio.restart(), f.aio.restart()) == ["done", "done"]
+    for name in "away", "over":
+        try: await getattr(f.aio, name)(timeout=0)
+        except ToolError as e: assert (e.code, str(e)) == ("unavailable", "not made"), (name, e.code, e)
+        else: raise AssertionError(name)
     try: await f.aio.wait(timeout=-0.9)
     except ToolError as e: assert e.code == "timeout"
     task = asyncio.create_task(f.aio.wait())
@@ -300,6 +331,7 @@ assert len(os.listdir("/proc/self/fd")) < 20
 func TestPythonClient(t *testing.T) {
 	dir, f := clientTree(t)
 	run(t, dir, "python3", "-c", pythonValues)
+	f.wantOver(1)
 	before := f.cancelled.Load()
 	if before < 2 {
 		t.Errorf("%d of 2 calls whose time was over were cancelled", before)
@@ -319,8 +351,17 @@ func TestPythonAsync(t *testing.T) {
 	dir, f := clientTree(t)
 	run(t, dir, "python3", "-X", "dev", "-W", "error", "-c", pythonAio)
 	f.awaitCancelled(4)
+	f.wantOver(2) // main runs twice
 	if most := f.most.Load(); most < 32 {
 		t.Errorf("at most %d calls were under way", most)
+	}
+}
+
+// wantOver wants so many calls of the tool over: none was made again, as no server comes.
+func (f *fake) wantOver(n int64) {
+	f.t.Helper()
+	if got := f.over.Load(); got != n {
+		f.t.Errorf("%d calls without a server, not %d", got, n)
 	}
 }
 
@@ -354,6 +395,10 @@ assert(m.length === 5 && m[0] === 't' && m[1].mimeType === 'audio/wav' && m[2].u
 const e = await fails(f.fail(), 'tool_error', 'no such issue');
 assert(e.server === 'fake-server' && e.tool === 'fail' && e.content.isError);
 await fails(f.refuse(), 'busy', 'too many calls');
+assert.deepEqual(await Promise.all([f.restart(), f.restart()]), ['done', 'done']);
+await fails(f.away({}, { timeout: 0 }), 'unavailable', 'not made');
+await assert.rejects(f.away({}, { signal: AbortSignal.timeout(200) }), { name: 'TimeoutError' });
+await fails(f.over(), 'unavailable', 'not made');
 for (let n = 0; n < 3; n++) {
   await fails(f.die(), 'broken', 'the tool may have run');
   await fails(f.half(), 'broken', 'the tool may have run');
@@ -384,6 +429,7 @@ func TestJavaScriptClient(t *testing.T) {
 	dir, f := clientTree(t)
 	run(t, dir, "node", "--input-type=module", "-e", javascript) // which ends, though connections are idle
 	f.awaitCancelled(2)
+	f.wantOver(1)
 	if most := f.most.Load(); most < 32 {
 		t.Errorf("at most %d calls were under way", most)
 	}

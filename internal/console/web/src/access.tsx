@@ -5,7 +5,7 @@ import { RuleCheck } from "./rulecheck";
 import { me, now } from "./state";
 import * as text from "./text";
 import { NewToken, Tokens, type Token } from "./tokens";
-import { confirm, Dialog, Empty, Heading, Loading, Trouble, useLoaded, useTask } from "./ui";
+import { Actions, confirm, Dialog, Empty, Heading, Loading, Trouble, useLoaded, useTask } from "./ui";
 import { Usage } from "./usage";
 
 export default function Access() {
@@ -124,14 +124,7 @@ function NewSecret({ close }: { close: () => void }) {
         <input id="secret-hosts" autocomplete="off" spellcheck={false} placeholder="api.example.com" value={hosts}
           onInput={(e) => setHosts(e.currentTarget.value)} />
         <Trouble of={task.failed} />
-        <div class="row end">
-          <button type="button" onClick={close}>
-            Cancel
-          </button>
-          <button class="primary" disabled={task.busy}>
-            Store it
-          </button>
-        </div>
+        <Actions close={close} busy={task.busy} yes="Store it" />
       </form>
     </Dialog>
   );
@@ -176,7 +169,7 @@ export function Answers({ all }: { all?: boolean }) {
                   {all && text.name(a.principal) + ", "}{text.ago(a.given, now.value)}
                 </span>
               </span>
-              <button class="small" disabled={task.busy} onClick={() => forget(a)} aria-label={`Withdraw ${a.operation} ${a.detail ?? ""}`}>
+              <button class="small" disabled={task.busy} onClick={() => forget(a)} aria-label={`Withdraw ${text.name(a.operation)} ${text.name(a.detail ?? "")}`}>
                 Withdraw
               </button>
             </li>

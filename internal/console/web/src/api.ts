@@ -122,6 +122,22 @@ export async function tool<T>(name: string, args: object): Promise<T> {
 
 export const segment = encodeURIComponent;
 
+const hex = (b: ArrayBuffer) => [...new Uint8Array(b)].map((x) => x.toString(16).padStart(2, "0")).join("");
+
+// signedFile returns the address at which this browser alone can load a file for a minute, without a header; undefined: the
+// page cannot sign it, as without TLS on another machine than this one.
+export async function signedFile(session: string, path: string): Promise<string | undefined> {
+  if (!key() || !crypto.subtle) return undefined;
+  const encode = (s: string) => new TextEncoder().encode(s);
+  const hash = hex(await crypto.subtle.digest("SHA-256", encode(key())));
+  const algorithm = { name: "HMAC", hash: "SHA-256" };
+  const secret = await crypto.subtle.importKey("raw", encode(hash), algorithm, false, ["sign"]);
+  const until = Math.floor(Date.now() / 1000) + 60;
+  const plain = `/v1/sessions/${session}/files/` + path.replace(/^\/+/, "");
+  const signature = hex(await crypto.subtle.sign("HMAC", secret, encode(until + "\n" + plain)));
+  return at(filePath(session, path)) + `?console-until=${until}&console-signature=${signature}`;
+}
+
 export const filePath = (session: string, path: string) =>
   `v1/sessions/${segment(session)}/files/` + path.replace(/^\/+/, "").split("/").map(segment).join("/");
 

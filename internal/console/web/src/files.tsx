@@ -1,6 +1,6 @@
 // Files of a session.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Failure, filePath, folderPath, json, movePath, send, type Problem } from "./api";
+import { Failure, filePath, folderPath, json, movePath, send, signedFile, type Problem } from "./api";
 import { live } from "./live";
 import { address } from "./route";
 import { Asleep } from "./asleep";
@@ -67,11 +67,19 @@ function Folder({ session: s, path }: { session: Session; path: string }) {
   const [shown, setShown] = useState("");
   const [making, setMaking] = useState<"" | "file" | "folder">("");
   const [renaming, setRenaming] = useState<Entry | null>(null);
+  const [uploading, setUploading] = useState("");
   const picker = useRef<HTMLInputElement>(null);
   const task = useTask();
   const upload = (files: FileList | null) =>
     void task.run(async () => {
-      for (const f of files ?? []) await put(f);
+      try {
+        for (const f of files ?? []) {
+          setUploading(`${text.name(f.name)} (${text.size(f.size)})`);
+          await put(f);
+        }
+      } finally {
+        setUploading("");
+      }
     });
   // A file that is there is replaced after a question alone, and only if it is still the one that was asked about.
   const put = async (f: File) => {
@@ -128,6 +136,7 @@ function Folder({ session: s, path }: { session: Session; path: string }) {
           )}
         </span>
       </div>
+      {uploading && <p role="status">Uploading {uploading} …</p>}
       <Trouble of={task.failed || list.failed} />
       {!list.value && !list.failed && <Loading />}
       {list.value && !rows.length && (
@@ -135,7 +144,7 @@ function Folder({ session: s, path }: { session: Session; path: string }) {
       )}
       {!!rows.length && (
         <div class="scrolls" tabIndex={0} role="region" aria-label="Files in this folder">
-          <table>
+          <table class="folds">
             <thead>
               <tr>
                 <th scope="col">Name</th>
@@ -164,7 +173,7 @@ function Folder({ session: s, path }: { session: Session; path: string }) {
                   <td class="actions">
                     {f.type === "file" && (
                       <button class="small" aria-label={"Download " + text.name(f.name)}
-                        onClick={() => void task.run(() => download(id, join(path, f.name)))}>
+                        onClick={() => void task.run(() => download(id, join(path, f.name), f.size))}>
                         Download
                       </button>
                     )}
@@ -252,11 +261,23 @@ function Name(p: {
   );
 }
 
-async function download(id: string, path: string) {
-  const blob = await (await send("GET", filePath(id, path))).blob();
+// maxKept is how large a file is that the page loads itself. It can tell why that fails. The browser streams a larger one to
+// its disk.
+const maxKept = 16 << 20;
+
+async function download(id: string, path: string, size: number) {
   const a = document.createElement("a");
-  a.href = URL.createObjectURL(blob);
   a.download = base(path);
+  const signed = size > maxKept ? await signedFile(id, path) : undefined;
+  if (signed) {
+    // What refuses the first byte would refuse the others, and is told here.
+    await send("GET", filePath(id, path), undefined, { Range: "bytes=0-0" });
+    a.href = signed;
+    a.click();
+    return;
+  }
+  const blob = await (await send("GET", filePath(id, path))).blob();
+  a.href = URL.createObjectURL(blob);
   a.click();
   setTimeout(() => URL.revokeObjectURL(a.href), 60_000);
 }
@@ -414,7 +435,7 @@ function Show({ id, path, close }: { id: string; path: string; close: () => void
       {f && f.text === undefined && !f.image && <p>It is not text, and not an image that is shown here.</p>}
       <div class="row end">
         <span role="status" class="quiet">{said}</span>
-        <button onClick={() => void task.run(() => download(id, path))}>Download</button>
+        <button onClick={() => void task.run(() => download(id, path, f?.size ?? 0))}>Download</button>
         {f?.text !== undefined && editable && (
           <button class="primary" disabled={!changed || task.busy || conflict} onClick={() => save()}>
             Save

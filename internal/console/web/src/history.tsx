@@ -113,7 +113,7 @@ function Family({ session: s }: { session: Session }) {
   };
   return (
     <section aria-labelledby="family">
-      <h2 id="family">Where it comes from</h2>
+      <h2 id="family">{from || s.parent?.snapshot ? "Where it comes from" : "Forks"}</h2>
       <p>
         {s.parent?.snapshot && <>It was made of the snapshot {text.name(s.parent.snapshot)}. </>}
         {from && <>Its parent is {link(from)}. </>}

@@ -8,8 +8,9 @@ import { Help, Palette, closeAll, jumped, keys } from "./keys";
 import { connection, live } from "./live";
 import { Login, logIn, logOut, whoAmI } from "./login";
 import { Now } from "./now";
+import { end, responseOf, visit } from "./provider";
 import { address, codeOf, forget, route } from "./route";
-import { announced, isOperator, me, start, stop, waiting } from "./state";
+import { announced, isOperator, me, sessionOf, start, stop, titleOf, waiting } from "./state";
 import css from "./style.css";
 import { adopt } from "./style";
 import * as text from "./text";
@@ -31,6 +32,12 @@ function leave(why: string) {
   confirm(null);
   closeAll();
   phase.value = "out";
+}
+
+async function logsOut() {
+  const url = await logOut().catch(() => "");
+  leave("You have logged out.");
+  if (url) visit(url);
 }
 
 // what a page was made for: all of it is loaded anew when that is another.
@@ -66,10 +73,29 @@ async function use(code: string) {
   await see();
 }
 
+// finish logs in with the response of a provider. Who is logged in already stays so when it fails: anyone can send a link
+// that looks like a response.
+async function finish(response: string) {
+  const { body, back } = end(response);
+  try {
+    await logIn(body);
+    history.replaceState(null, "", back || location.pathname);
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  } catch (e) {
+    const who = key() ? await whoAmI().catch(() => null) : null;
+    if (!who?.login) failed.value = e;
+  }
+  await see();
+}
+
 let asking: { code: string; who: Me } | undefined;
 
 async function begin() {
-  const code = codeOf();
+  const code = codeOf(), response = responseOf();
+  if (response) {
+    forget(); // it counts once, and does not belong into the history
+    return finish(response);
+  }
   if (!code) return see();
   // It leaves the address before it is used: it counts once, and does not belong into the history.
   forget();
@@ -166,6 +192,21 @@ function Screen() {
   );
 }
 
+// Waits tells on other screens than Now what waits. It moves nothing on the screen.
+function Waits() {
+  const q = waiting.value[0].question;
+  const session = q.session_id ? sessionOf(q.session_id) : undefined;
+  const [first, second] = text.lines(q.text).split("\n");
+  return (
+    <aside class="waits" aria-label="Waits for you">
+      <a href={address([])}>
+        ▲ {session && text.name(titleOf(session)) + " asks: "}
+        {(second || first).slice(0, 200)}
+      </a>
+    </aside>
+  );
+}
+
 function Frame() {
   const at = route.value.path[0] ?? "";
   useEffect(() => keys(shown()), []);
@@ -196,7 +237,7 @@ function Frame() {
         <span class="who">
           <span class="quiet">{text.name(me.value?.name ?? "")}</span>
           {me.value?.login && (
-            <button class="small" onClick={() => void logOut().finally(() => leave("You have logged out."))}>
+            <button class="small" onClick={() => void logsOut()}>
               Log out
             </button>
           )}
@@ -219,6 +260,7 @@ function Frame() {
       <main id="main" tabIndex={-1} class={["offline", "blocked"].includes(connection.value) ? "stale" : ""}>
         <Screen />
       </main>
+      {at !== "" && n > 0 && <Waits />}
       <p class="hidden" role="status">{announced.value && "A question waits: " + text.lines(announced.value)}</p>
       <Confirm />
       <Palette screens={shown()} />

@@ -1,5 +1,6 @@
 // What a session may reach, and what it did.
 import { get, segment } from "./api";
+import { ConnectionsFact, PolicyFacts, TrafficFact, type NetworkPolicy, type NetworkUsage } from "./networkfacts";
 import { useEvents } from "./state";
 import * as text from "./text";
 import { Happened } from "./timeline";
@@ -7,8 +8,8 @@ import type { Session } from "./types";
 import { Empty, Loading, Trouble, useLoaded } from "./ui";
 
 interface NetworkState {
-  policy: { mode: string; allow?: string[]; registries?: string[] };
-  usage?: { open: number; connected: number; refused: number; unreachable: number; bytes_up: number; bytes_down: number };
+  policy: NetworkPolicy;
+  usage?: NetworkUsage;
   traffic: { bytes_up: number; bytes_down: number };
   max_bytes?: number;
 }
@@ -26,25 +27,9 @@ export default function Network({ session: s }: { session: Session }) {
         {!n && !state.failed && <Loading />}
         {n && (
           <dl class="facts">
-            <dt>Mode</dt>
-            <dd>{text.name(n.policy.mode)}</dd>
-            <dt>Hosts</dt>
-            <dd>{n.policy.allow?.length ? n.policy.allow.map(text.name).join(", ") : n.policy.registries?.length ? "none but the registries" : "none"}</dd>
-            <dt>Registries</dt>
-            <dd>{n.policy.registries?.length ? n.policy.registries.map(text.name).join(", ") : "none"}</dd>
-            <dt>Sent, received</dt>
-            <dd>
-              {text.size(n.traffic.bytes_up)}, {text.size(n.traffic.bytes_down)}
-              {n.max_bytes ? ` of ${text.size(n.max_bytes)}` : ""}
-            </dd>
-            {n.usage && (
-              <>
-                <dt>Connections</dt>
-                <dd>
-                  {n.usage.open} open, {n.usage.connected} made, {n.usage.refused} refused, {n.usage.unreachable} failed
-                </dd>
-              </>
-            )}
+            <PolicyFacts of={n.policy} />
+            <TrafficFact of={n.traffic} most={n.max_bytes} />
+            {n.usage && <ConnectionsFact of={n.usage} />}
           </dl>
         )}
         <p>

@@ -1,7 +1,9 @@
 // What the operator sees and does: users, rules, templates, usage and the network of all.
 import { useState } from "preact/hooks";
-import { get, json, segment } from "./api";
-import { Answers, pages } from "./access";
+import { get, json } from "./api";
+import { Answers } from "./access";
+import { Doctor, Images, Templates } from "./machine";
+import { PolicyFacts, UsageFacts, type NetworkPolicy, type NetworkUsage } from "./networkfacts";
 import { RuleCheck } from "./rulecheck";
 import { isOperator } from "./state";
 import * as text from "./text";
@@ -32,7 +34,9 @@ export default function Operator() {
       <Users of={users.value} failed={users.failed} again={users.again} />
       <RuleCheck users={users.value ?? []} />
       <Answers all />
+      <Doctor />
       <Templates />
+      <Images />
       <Network />
       <Backups />
       <Usage all />
@@ -74,63 +78,9 @@ function Users({ of, failed, again }: { of: User[] | null; failed: unknown; agai
   );
 }
 
-interface Template {
-  name: string;
-  state: string;
-  step?: string;
-  problem?: string;
-  source: string;
-  languages?: string[];
-  built?: string;
-  ready_made?: boolean;
-}
-
-function Templates() {
-  const list = useLoaded("", () => pages<Template>("v1/templates", "templates"));
-  const task = useTask();
-  const build = (t: Template) =>
-    void task.run(async () => {
-      await json("POST", `v1/templates/${segment(t.name)}/build`);
-      list.again();
-    });
-  return (
-    <section aria-labelledby="templates">
-      <div class="row">
-        <h2 id="templates">Templates</h2>
-        <button class="small" onClick={list.again}>
-          Reload
-        </button>
-      </div>
-      <Trouble of={list.failed ?? task.failed} />
-      {!list.value && !list.failed && <Loading />}
-      <ul class="plainlist">
-        {list.value?.map((t) => (
-          <li key={t.name} class="row">
-            <span>
-              {text.name(t.name)}{" "}
-              <span class="quiet">
-                {text.name(t.state)}
-                {t.step && `: ${text.name(t.step)}`}
-                {t.source && `, of ${text.name(t.source)}`}
-                {t.built && `, built ${text.full(t.built)}`}
-              </span>
-              {t.problem && <span class="why"> {text.name(t.problem)}</span>}
-            </span>
-            {t.source !== "host" && (
-              <button class="small" disabled={task.busy} onClick={() => build(t)} aria-label={"Build " + t.name}>
-                Build
-              </button>
-            )}
-          </li>
-        ))}
-      </ul>
-    </section>
-  );
-}
-
 interface NetworkState {
-  policy: { mode: string; allow?: string[]; registries?: string[] };
-  usage: { open: number; connected: number; refused: number; unreachable: number; bytes_up: number; bytes_down: number };
+  policy: NetworkPolicy;
+  usage: NetworkUsage;
   settings_file?: string;
 }
 
@@ -144,18 +94,8 @@ function Network() {
       {!n && !state.failed && <Loading />}
       {n && (
         <dl class="facts">
-          <dt>Mode</dt>
-          <dd>{text.name(n.policy.mode)}</dd>
-          <dt>Hosts</dt>
-          <dd>{n.policy.allow?.map(text.name).join(", ") || "none"}</dd>
-          <dt>Connections</dt>
-          <dd>
-            {n.usage.open} open, {n.usage.connected} made, {n.usage.refused} refused, {n.usage.unreachable} failed
-          </dd>
-          <dt>Sent, received</dt>
-          <dd>
-            {text.size(n.usage.bytes_up)}, {text.size(n.usage.bytes_down)}
-          </dd>
+          <PolicyFacts of={n.policy} />
+          <UsageFacts of={n.usage} />
           {n.settings_file && (
             <>
               <dt>Settings</dt>

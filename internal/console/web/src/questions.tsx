@@ -2,7 +2,7 @@
 import type { RefObject } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Failure, json, segment } from "./api";
-import { asked, end, isOperator, me, now, pointerIsOver, questionsCame, refused, type Asked } from "./state";
+import { asked, end, isOperator, me, now, pointerIsOver, questionsCame, refused, sessionOf, titleOf, type Asked } from "./state";
 import * as text from "./text";
 import type { Field } from "./types";
 import { Loading, Trouble, useTask } from "./ui";
@@ -13,6 +13,7 @@ const grace = 425;
 
 export function Questions() {
   const list = asked.value;
+  useEffect(() => () => pointerIsOver(false), []); // the pointer does not leave what goes away
   return (
     <section aria-labelledby="waits" class="questions" onPointerEnter={() => pointerIsOver(true)}
       onPointerLeave={() => pointerIsOver(false)}>
@@ -86,10 +87,17 @@ function One({ asked: a }: { asked: Asked }) {
     }));
   const off = !armed || task.busy || !!a.ended;
   const fields = q.form?.fields ?? [];
+  const session = q.session_id ? sessionOf(q.session_id) : undefined;
   return (
     <article ref={element} tabIndex={-1} class={"question" + (a.ended ? " ended" : "")} aria-label={"Question " + q.id} data-question={q.id}>
       <pre class="question-text">{text.lines(q.text)}</pre>
       <p class="quiet">
+        {session && (
+          <>
+            <strong>{text.name(titleOf(session))}</strong>
+            {" · "}
+          </>
+        )}
         {a.ended ? `It is over (${a.ended}).` : `The answer is no in ${left} s.`}
         {isOperator() && q.principal !== me.value?.principal && ` Asked of ${text.name(q.principal)}.`}
       </p>

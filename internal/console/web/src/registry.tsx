@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get, json, segment, send, tool } from "./api";
 import { go } from "./route";
 import * as text from "./text";
-import { Dialog, Loading, Trouble, useLoaded, useTask } from "./ui";
+import { Actions, Dialog, Loading, Trouble, useLoaded, useTask } from "./ui";
 
 interface Summary {
   registry: string;
@@ -276,14 +276,7 @@ function Form({ entry: e, way: w, close, back }: { entry: Entry; way: Way; close
         ))}
         {task.busy && <p role="status">It is added, which may take minutes. A question about it may wait for you under Now.</p>}
         <Trouble of={task.failed} />
-        <div class="row end">
-          <button type="button" onClick={() => setPlanned(null)} disabled={task.busy}>
-            Back
-          </button>
-          <button type="button" class="primary" onClick={add} disabled={task.busy}>
-            Add it
-          </button>
-        </div>
+        <Actions close={() => setPlanned(null)} leave="Back" stay busy={task.busy} act={add} yes="Add it" />
       </>
     );
   }
@@ -310,14 +303,7 @@ function Form({ entry: e, way: w, close, back }: { entry: Entry; way: Way; close
           set={(v) => setValues({ ...values, [i.key]: v })} />
       ))}
       <Trouble of={task.failed} />
-      <div class="row end">
-        <button type="button" onClick={back} disabled={task.busy}>
-          Back
-        </button>
-        <button class="primary" disabled={task.busy}>
-          Show the call
-        </button>
-      </div>
+      <Actions close={back} leave="Back" stay busy={task.busy} yes="Show the call" />
     </form>
   );
 }

@@ -86,6 +86,7 @@ function One({ of: r }: { of: Result }) {
 
 function Block({ of: b }: { of: ResultBlock }) {
   if (b.type === "image") return <Picture data={b.data ?? ""} />;
+  if (!b.text && !b.truncated) return <p class="quiet">It printed nothing.</p>;
   const rows = tableOf(b.text ?? "");
   if (rows) return <Table rows={rows} />;
   return (

@@ -31,7 +31,7 @@ export function forget() {
 export const codeOf = () => /^#code=([a-z0-9]+)$/.exec(location.hash)?.[1];
 
 addEventListener("hashchange", () => {
-  if (codeOf()) location.reload(); // somebody has opened a link in this tab
+  if (codeOf() || location.hash.startsWith("#login?")) location.reload(); // somebody has opened a link in this tab
   route.value = parse();
 });
 

@@ -50,7 +50,7 @@ function Processes({ session: s }: { session: Session }) {
       )}
       {!!list.value?.length && (
         <div class="scrolls" tabIndex={0} role="region" aria-label="List of processes">
-          <table>
+          <table class="folds">
             <thead>
               <tr>
                 <th scope="col">Command</th>

@@ -129,8 +129,9 @@ export function argumentsOf(entries: Entry[], given: string[]): Record<string, u
 
 // withoutMark removes what Sandlot writes before the descriptions of a server that is not of the settings.
 export function withoutMark(description: string, server?: { name: string; configured: boolean }): string {
-  const mark = `[external:${server?.name}] `;
-  return server && !server.configured && description.startsWith(mark) ? description.slice(mark.length) : description;
+  const mark = `[external:${server?.name}]`;
+  if (!server || server.configured) return description;
+  return description === mark ? "" : description.startsWith(mark + " ") ? description.slice(mark.length + 1) : description;
 }
 
 // readable writes a definition in lines: its description first, each line of it one. It takes nothing away: what looks

@@ -9,7 +9,7 @@ import { Log } from "./serverlog";
 import { Tools, type Tool } from "./servertools";
 import * as text from "./text";
 import type { Server } from "./types";
-import { confirm, Dialog, Empty, Heading, Loading, State, Trouble, useLoaded, useTask } from "./ui";
+import { Actions, confirm, Dialog, Empty, Heading, Loading, State, Trouble, useLoaded, useTask } from "./ui";
 
 export default function Servers({ id }: { id?: string }) {
   const [adding, setAdding] = useState(false);
@@ -72,6 +72,7 @@ function One({ server: s }: { server: Server }) {
       }),
     });
   const stopped = s.state === "disabled";
+  const logsIn = !!s.authUrl && /^https?:\/\//i.test(s.authUrl);
   return (
     <>
       <p>
@@ -96,12 +97,13 @@ function One({ server: s }: { server: Server }) {
       </Heading>
       {task.busy && <p class="quiet" role="status">Working …</p>}
       <Trouble of={task.failed} />
-      {s.lastError && <Trouble of={s.lastError} what="Why" />}
-      {s.authUrl && /^https?:\/\//i.test(s.authUrl) && (
-        <p>
-          <a href={s.authUrl} target="_blank" rel="noopener noreferrer">
+      {s.lastError && !logsIn && <Trouble of={s.lastError} what="Why" />}
+      {logsIn && (
+        <p class="login-needed">
+          <a class="button" href={s.authUrl} target="_blank" rel="noopener noreferrer">
             Log in at {text.name(s.name)}
           </a>
+          <span class="quiet"> in a new tab: it says who asks for what. This page goes on by itself afterwards.</span>
         </p>
       )}
       <dl class="facts">
@@ -203,14 +205,7 @@ function Add({ close }: { close: () => void }) {
         <p class="quiet">Its tools see what your agents send them. Add servers that you trust.</p>
         {task.busy && <p role="status">It starts. A question about it may wait for you under Now.</p>}
         <Trouble of={task.failed} />
-        <div class="row end">
-          <button onClick={() => setSeen(null)} disabled={task.busy}>
-            Back
-          </button>
-          <button class="primary" onClick={connect} disabled={task.busy}>
-            Add it
-          </button>
-        </div>
+        <Actions close={() => setSeen(null)} leave="Back" stay busy={task.busy} act={connect} yes="Add it" />
       </Dialog>
     );
   }
@@ -223,9 +218,7 @@ function Add({ close }: { close: () => void }) {
         <label for="server-name">Name (or the one in the definition)</label>
         <input id="server-name" autocomplete="off" value={name} onInput={(e) => setName(e.currentTarget.value)} />
         <Trouble of={task.failed} />
-        <div class="row end">
-          <button class="primary">Show what it does</button>
-        </div>
+        <Actions yes="Show what it does" />
       </form>
     </Dialog>
   );

@@ -44,7 +44,7 @@ export function Tools({ server, all, again }: { server: Server; all: Tool[]; aga
                 </button>
               )}
             </dt>
-            <dd class="quiet">{text.lines(describes(t, server).slice(0, 600))}</dd>
+            <dd class="quiet">{text.lines(describes(t, server).slice(0, 600)) || "It does not say what it does."}</dd>
           </div>
         ))}
       </dl>

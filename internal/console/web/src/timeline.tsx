@@ -114,7 +114,7 @@ function Why({ event: e }: { event: Event }) {
       {mayAllow && (
         <>
           {" "}
-          <button class="small" disabled={task.busy} onClick={allow} aria-label={"Allow " + e.name}>
+          <button class="small" disabled={task.busy} onClick={allow} aria-label={"Allow " + text.name(e.name ?? "")}>
             Allow for this session
           </button>
         </>

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { json, segment } from "./api";
 import { isOperator, me, now } from "./state";
 import * as text from "./text";
-import { Command, confirm, Dialog, Trouble, useTask } from "./ui";
+import { Actions, Command, confirm, Dialog, Trouble, useTask } from "./ui";
 
 export interface Token {
   id: string;
@@ -42,13 +42,13 @@ export function Tokens({ of, again, named }: { of: Token[]; again: () => void; n
     <>
       <Trouble of={task.failed} />
       <div class="scrolls" tabIndex={0} role="region" aria-label="Tokens">
-        <table>
+        <table class="folds">
           <thead>
             <tr>
               <th scope="col">Token</th>
               {named && <th scope="col">User</th>}
               <th scope="col">For</th>
-              <th scope="col">Used</th>
+              <th scope="col" class="changed">Used</th>
               <th scope="col">Ends</th>
               <th scope="col">
                 <span class="hidden">Actions</span>
@@ -70,8 +70,11 @@ export function Tokens({ of, again, named }: { of: Token[]; again: () => void; n
                   {t.acts_for && ", for its users"}
                   {t.made_by && <span class="quiet"> made with {text.name(t.made_by)}</span>}
                 </td>
-                <td>{t.last_used ? text.ago(t.last_used, now.value) : "never"}</td>
-                <td>{t.expires ? text.full(t.expires) : "never"}</td>
+                <td class="changed">{t.last_used ? text.ago(t.last_used, now.value) : "never"}</td>
+                <td>
+                  <span class="folded">ends </span>
+                  {t.expires ? text.full(t.expires) : "never"}
+                </td>
                 <td class="actions">
                   <button class="small danger" disabled={task.busy} onClick={() => revoke(t)} aria-label={"Revoke " + t.id}>
                     Revoke
@@ -125,11 +128,7 @@ export function NewToken({ close, forOthers }: { close: () => void; forOthers?: 
         <div data-made={made.id}>
           <Command text={made.token} />
         </div>
-        <div class="row end">
-          <button class="primary" onClick={close}>
-            I have it
-          </button>
-        </div>
+        <Actions act={close} yes="I have it" />
       </Dialog>
     );
   }
@@ -168,14 +167,7 @@ export function NewToken({ close, forOthers }: { close: () => void; forOthers?: 
           </label>
         )}
         <Trouble of={task.failed} />
-        <div class="row end">
-          <button type="button" onClick={close}>
-            Cancel
-          </button>
-          <button class="primary" disabled={task.busy}>
-            Make it
-          </button>
-        </div>
+        <Actions close={close} busy={task.busy} yes="Make it" />
       </form>
     </Dialog>
   );

@@ -25,11 +25,20 @@ const signs: Record<string, [sign: string, tone: string, word?: string]> = {
   needs_approval: ["▲", "warn", "needs approval"],
   error: ["✕", "bad"],
   ok: ["✓", "good"],
+  warning: ["▲", "warn"],
+  note: ["–", "calm"],
   started: ["…", "busy"],
+  given: ["✓", "good", "yes"],
+  declined: ["○", "calm", "no"],
+  replayed: ["✓", "good", "answered again"],
+  stopping: ["◐", "calm"],
 };
 
+// calm are words that tell of no failure, as the codes of faults and some words do.
+const calm = /^(?!refused|failed|unreachable|lost|killed|gone)[a-z_ ]+$/;
+
 export function State({ of }: { of: string }) {
-  const [sign, tone, word] = signs[of] ?? ["✕", "bad"];
+  const [sign, tone, word] = signs[of] ?? (calm.test(of) ? ["○", "calm"] : ["✕", "bad"]);
   return (
     <span class={"state " + tone}>
       <span aria-hidden="true">{sign}</span> {word ?? text.name(of)}
@@ -155,21 +164,15 @@ export function Confirm() {
   return (
     <Dialog title={a.title} close={close}>
       {a.detail}
-      <div class="row end">
-        <button type="button" onClick={close}>
-          Cancel
-        </button>
-        <button
-          type="button"
-          class={a.danger ? "danger" : "primary"}
-          onClick={() => {
-            close();
-            a.do();
-          }}
-        >
-          {a.yes}
-        </button>
-      </div>
+      <Actions
+        close={close}
+        yes={a.yes}
+        danger={a.danger}
+        act={() => {
+          close();
+          a.do();
+        }}
+      />
     </Dialog>
   );
 }
@@ -210,6 +213,33 @@ export function Dialog(p: { title: string; close: () => void; children: Componen
       </header>
       {p.children}
     </dialog>
+  );
+}
+
+// Actions are the buttons at the end of a dialog: its main one, and the one that leaves it. Without act, the main one
+// submits the form.
+export function Actions(p: { close?: () => void; leave?: string; yes: string; act?: () => void; busy?: boolean; stay?: boolean; danger?: boolean }) {
+  return (
+    <div class="row end">
+      {p.close && (
+        <button type="button" onClick={p.close} disabled={p.stay && p.busy}>
+          {p.leave ?? "Cancel"}
+        </button>
+      )}
+      <button type={p.act ? "button" : "submit"} class={p.danger ? "danger" : "primary"} disabled={p.busy} onClick={p.act}>
+        {p.yes}
+      </button>
+    </div>
+  );
+}
+
+// Progress is a bar with its numbers beside it. Without a total, nobody knows yet how much it is.
+export function Progress({ label, done, total }: { label: string; done: number; total: number }) {
+  return (
+    <span class="progress">
+      <progress aria-label={text.name(label)} max={total || undefined} value={total ? Math.min(done, total) : undefined} />{" "}
+      <span class="quiet">{total ? `${text.size(done)} of ${text.size(total)}` : "asking"}</span>
+    </span>
   );
 }
 

@@ -216,19 +216,50 @@ func fillRootfs(root *os.Root, t *image.Template, files map[string]string) error
 	for _, d := range []string{"tmp", "var/tmp"} {
 		err = errors.Join(err, root.Chmod(d, 0o777|os.ModeSticky))
 	}
+	f := folders{root, map[string]*os.Root{}}
 	for name, text := range files {
-		err = errors.Join(err, root.MkdirAll(path.Dir(name), 0o755), root.WriteFile(name, []byte(text), 0o644))
+		err = errors.Join(err, f.write(name, []byte(text), 0o644))
 	}
 	for name, target := range t.Links {
 		err = errors.Join(err, root.Symlink(target, name))
 	}
 	for name, content := range t.Files {
-		err = errors.Join(err, root.MkdirAll(filepath.Dir(name), 0o755), root.WriteFile(name, content, modeOf(content)))
+		err = errors.Join(err, f.write(name, content, modeOf(content)))
 	}
+	err = errors.Join(err, f.close())
 	for _, b := range t.Binds {
 		err = errors.Join(err, makeMountTarget(root, b))
 	}
 	return errors.Join(err, touch(root, strings.TrimPrefix(wire.AgentPath, "/")))
+}
+
+// folders are open folders below root, by their names: a template has hundreds of files in few folders.
+type folders struct {
+	root *os.Root
+	open map[string]*os.Root
+}
+
+// write makes a file, and the folders above it.
+func (f folders) write(name string, content []byte, mode os.FileMode) error {
+	dir := path.Dir(name)
+	if f.open[dir] == nil {
+		if err := f.root.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		opened, err := f.root.OpenRoot(dir)
+		if err != nil {
+			return err
+		}
+		f.open[dir] = opened
+	}
+	return f.open[dir].WriteFile(path.Base(name), content, mode)
+}
+
+func (f folders) close() (err error) {
+	for _, dir := range f.open {
+		err = errors.Join(err, dir.Close())
+	}
+	return err
 }
 
 // modeOf returns the permissions of a file: everybody may run a script.

@@ -4,6 +4,9 @@ import { fileURLToPath } from 'node:url';
 
 const SOCKET = fileURLToPath(new URL('./socket', import.meta.url));
 const MAX_IDLE = 4;
+// Sandlot may say that it is being stopped, and has not made a call. The next server makes it, if that comes while the
+// pauses between the tries are shorter than this together, in milliseconds.
+const AGAIN_FOR = 60_000;
 const idle = [];
 
 export class ToolError extends Error {
@@ -44,14 +47,34 @@ const answer = (line, server, tool) => {
   let found;
   try { found = JSON.parse(line); } catch { /* below */ }
   if (found === null || typeof found !== 'object') return { fail: new ToolError('Sandlot sent what is not an answer', server, tool, 'broken'), drop: true };
-  if (found.error) return { fail: new ToolError(found.error.message || 'it failed', server, tool, found.error.code || '', found.error.data) };
+  if (found.error) {
+    const again = found.error.code === 'unavailable' && found.error.retry === true;
+    return { fail: new ToolError(found.error.message || 'it failed', server, tool, found.error.code || '', found.error.data), drop: again, again };
+  }
   for (const kind of ['result', 'found', 'described']) if (kind in found) return { value: found[kind] };
   return null; // progress
 };
 
-const request = (message, server, tool, { timeout, signal } = {}) => new Promise((resolve, reject) => {
-  if (signal?.aborted) return reject(signal.reason);
+const wait = (milliseconds, signal) => new Promise((resolve, reject) => {
+  const aborted = () => { clearTimeout(timer); reject(signal.reason); };
+  const timer = setTimeout(() => { signal?.removeEventListener('abort', aborted); resolve(); }, milliseconds);
+  signal?.addEventListener('abort', aborted, { once: true });
+});
+
+const request = async (message, server, tool, { timeout, signal } = {}) => {
   const data = JSON.stringify(message) + '\n';
+  const end = timeout === undefined || timeout === null ? Infinity : performance.now() + (timeout + 1) * 1000;
+  for (let pause = 100, left = AGAIN_FOR; ; left -= pause, pause = Math.min(2 * pause, 1000)) {
+    const { value, fail, again } = await exchange(data, server, tool, end, signal);
+    if (!fail) return value;
+    if (!again || left <= 0 || performance.now() + pause >= end) throw fail;
+    await wait(pause, signal);
+  }
+};
+
+// Resolves to the value, or what has failed, and whether it may be tried again.
+const exchange = (data, server, tool, end, signal) => new Promise((resolve, reject) => {
+  if (signal?.aborted) return reject(signal.reason);
   let socket = take(), parts = [], timer, connected = socket !== null, sent = false;
   const finish = (then, value, drop) => {
     clearTimeout(timer);
@@ -72,14 +95,14 @@ const request = (message, server, tool, { timeout, signal } = {}) => new Promise
       chunk = chunk.subarray(at + 1);
       const found = answer(line, server, tool);
       if (!found) continue;
-      return found.fail ? finish(reject, found.fail, found.drop || chunk.length > 0) : finish(resolve, found.value, chunk.length > 0);
+      return finish(resolve, found, found.drop || chunk.length > 0);
     }
     if (chunk.length) parts.push(chunk);
   });
   socket.write(data, () => { sent = true; });
   signal?.addEventListener('abort', cancel, { once: true });
-  if (timeout !== undefined && timeout !== null) {
-    timer = setTimeout(() => finish(reject, new ToolError(`${tool} of ${server} did not answer in time, and the call was cancelled`, server, tool, 'timeout'), true), (timeout + 1) * 1000);
+  if (end !== Infinity) {
+    timer = setTimeout(() => finish(reject, new ToolError(`${tool} of ${server} did not answer in time, and the call was cancelled`, server, tool, 'timeout'), true), Math.max(0, end - performance.now()));
   }
 });
 

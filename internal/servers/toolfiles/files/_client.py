@@ -8,6 +8,9 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 SOCKET = FOLDER + "/socket"
 MAX_IDLE = 4
 CHUNK = 256 << 10
+# Sandlot may say that it is being stopped, and has not made a call. The next server makes it, if that comes while the
+# pauses between the tries are shorter than this together, in seconds.
+AGAIN_FOR = 60
 BROKEN = ("the connection to Sandlot broke before %s of %s answered: the tool may have run. "
           "Check what it did before you call it again")
 
@@ -19,6 +22,7 @@ class ToolError(Exception):
     have run) or another word for what kept the call from being made. content: the tool's answer, if there is one."""
 
     __module__ = "mcp_tools"
+    _again = False  # Sandlot has not made the call, and may make it soon
 
     def __init__(self, message, server="", tool="", code="", content=None):
         super().__init__(message)
@@ -180,7 +184,9 @@ def _answer(lines, server, tool):
             raise ToolError("Sandlot sent what is not an answer", server, tool, "broken")
         if "error" in found:
             e = found["error"] if isinstance(found["error"], dict) else {}
-            raise _Answered(ToolError(e.get("message") or "it failed", server, tool, e.get("code", ""), e.get("data")))
+            error = ToolError(e.get("message") or "it failed", server, tool, e.get("code", ""), e.get("data"))
+            error._again = error.code == "unavailable" and e.get("retry") is True
+            raise _Answered(error)
         for kind in ("result", "found", "described"):
             if kind in found:
                 return (found[kind],)
@@ -202,10 +208,35 @@ def _too_long(server, tool):
                      "timeout")
 
 
+def _pauses(end):
+    """Return the pauses before more tries of a call that was not made, in seconds. Those that are too long for the call's
+    time are left out."""
+    import time
+    pause, left = 0.1, AGAIN_FOR
+    while left > 0 and (end is None or time.monotonic() + pause < end):
+        yield pause
+        left -= pause
+        pause = min(2 * pause, 1)
+
+
 def _request(message, server, tool, timeout):
+    import time
+    data, end = _encode(message), _limit(timeout)
+    pauses = _pauses(end)
+    while True:
+        try:
+            return _exchange(data, server, tool, end)
+        except ToolError as e:
+            pause = next(pauses, None) if e._again else None
+            if pause is None:
+                raise
+        time.sleep(pause)
+
+
+def _exchange(data, server, tool, end):
     import select
     import time
-    data, end = memoryview(_encode(message)), _limit(timeout)
+    data = memoryview(data)
     sock = _take()
     try:
         if sock is None:
@@ -245,7 +276,7 @@ def _request(message, server, tool, timeout):
                     _give(sock)
                 return found[0]
     except _Answered as e:
-        _drop(sock) if data else _give(sock)
+        _drop(sock) if data or e.args[0]._again else _give(sock)  # Sandlot ends it after the latter
         raise e.args[0] from None
     except OSError:
         _drop(sock)
@@ -259,14 +290,28 @@ def _request(message, server, tool, timeout):
 async def _arequest(message, server, tool, timeout):
     import asyncio
     try:
-        return await asyncio.wait_for(_aexchange(message, server, tool), None if timeout is None else timeout + 1)
+        return await asyncio.wait_for(_atries(_encode(message), server, tool, _limit(timeout)),
+                                      None if timeout is None else timeout + 1)
     except asyncio.TimeoutError:
         raise _too_long(server, tool) from None
 
 
-async def _aexchange(message, server, tool):
+async def _atries(data, server, tool, end):
     import asyncio
-    loop, data, sock = asyncio.get_running_loop(), _encode(message), _take()
+    pauses = _pauses(end)
+    while True:
+        try:
+            return await _aexchange(data, server, tool)
+        except ToolError as e:
+            pause = next(pauses, None) if e._again else None
+            if pause is None:
+                raise
+        await asyncio.sleep(pause)
+
+
+async def _aexchange(data, server, tool):
+    import asyncio
+    loop, sock = asyncio.get_running_loop(), _take()
     sending = None
     try:
         if sock is None:
@@ -290,7 +335,7 @@ async def _aexchange(message, server, tool):
                 _drop(sock) if sending is not None and not sending.done() else _give(sock)
                 return found[0]
     except _Answered as e:
-        _drop(sock) if sending is not None and not sending.done() else _give(sock)
+        _drop(sock) if sending is not None and not sending.done() or e.args[0]._again else _give(sock)
         raise e.args[0] from None
     except OSError:
         _drop(sock)
